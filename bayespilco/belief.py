@@ -1,0 +1,86 @@
+"""The filter: what is believed about the state, and, when predicting, what may come to be believed.
+
+While a policy runs, a belief is `b ~ N(m, V)`; observations update it, the model predicts it forward (Section 3.1).
+When the run is predicted, the observations are not known yet, so the belief's mean is itself uncertain,
+`M ~ N(mu, S)`, with `V` a fixed matrix per step (Section 3.2). The order is the same in both: update with the
+observation, act, predict. The initial distribution is the prior *before* the first observation.
+"""
+
+from typing import Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.scipy.linalg as jsl
+from jaxtyping import Array, Float
+
+from bayespilco.dynamics import Dynamics
+from bayespilco.gaussian import Gaussian, joint, symmetrise
+from bayespilco.policy import PolicyMap
+
+Update = Literal["conserving", "literal"]
+
+
+def _kalman(V: Float[Array, "state state"], R: Float[Array, "state state"]) -> Float[Array, "state state"]:
+    """`W_z = V (V + R)^-1`, the weight of the observation; `W_m = I - W_z` is the prior's (below Eq. 10)."""
+    return jsl.cho_solve((jnp.linalg.cholesky(V + R), True), V).T
+
+
+class Belief(eqx.Module):
+    """`b ~ N(m, V)`: one executed belief."""
+
+    mean: Float[Array, " state"]
+    cov: Float[Array, "state state"]
+
+    def update(self, observation: Float[Array, " state"], R: Float[Array, "state state"]) -> "Belief":
+        """Combine with an observation (Eqs. 8-10)."""
+        Wz = _kalman(self.cov, R)
+        return Belief(self.mean + Wz @ (observation - self.mean), symmetrise(R @ Wz.T))
+
+    def act(self, policy: PolicyMap) -> Float[Array, " action"]:
+        return policy.at_belief(Gaussian(self.mean, self.cov))
+
+    def predict(self, dynamics: Dynamics, action: Float[Array, " action"]) -> "Belief":
+        """Appendix A on the joint of belief and action, whose action block is zero (Eqs. 12-15)."""
+        known = Gaussian(jnp.concatenate([self.mean, action]), jnp.pad(self.cov, (0, action.shape[0])))
+        following = dynamics.moments(known)
+        return Belief(following.mean, following.cov)
+
+
+class BeliefDistribution(eqx.Module):
+    """`B ~ N(M, V)` with `M ~ N(mu, S)`: the beliefs that may be held at one step of a predicted run."""
+
+    mean: Gaussian
+    """`M ~ N(mu, S)`."""
+    cov: Float[Array, "state state"]
+    """`V`."""
+
+    @property
+    def state(self) -> Gaussian:
+        """The latent state (Eq. 22): the distribution over beliefs, flattened."""
+        return Gaussian(self.mean.mean, self.mean.cov + self.cov)
+
+    def update(self, R: Float[Array, "state state"], how: Update = "conserving") -> "BeliefDistribution":
+        """What an observation not yet made will do to the belief (Eq. 17, corrected).
+
+        The observation `Z = X + e` shares the latent state with the belief, so `Cov[M, Z] = S`. Then the spread of the
+        mean gains exactly what the belief's covariance loses: `S + V` is conserved. The paper sets `Cov[M, Z] = 0`
+        ("literal"), which loses variance at every step.
+        """
+        S, V = self.mean.cov, self.cov
+        Wz = _kalman(V, R)
+        updated = symmetrise(R @ Wz.T)
+        if how == "conserving":
+            spread = S + symmetrise(Wz @ V)
+        else:
+            Wm = jnp.eye(V.shape[0]) - Wz
+            spread = symmetrise(Wm @ S @ Wm.T + Wz @ (S + V + R) @ Wz.T)
+        return BeliefDistribution(Gaussian(self.mean.mean, spread), updated)
+
+    def act(self, policy: PolicyMap) -> Gaussian:
+        """The joint of belief mean and action (Eqs. 19-20)."""
+        return joint(self.mean, policy.belief_moments(self.mean, self.cov))
+
+    def predict(self, dynamics: Dynamics, mean_action: Gaussian) -> "BeliefDistribution":
+        """Appendix B on that joint."""
+        moments, cov = dynamics.belief_moments(mean_action, self.cov)
+        return BeliefDistribution(moments.output, cov)

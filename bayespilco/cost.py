@@ -1,0 +1,88 @@
+"""What is to be avoided: a saturating cost, `1 - exp(-1/2 (y - target)' W (y - target))` on features of the state.
+
+It is 0 at the target and 1 far from it, so being far away is bad but not worse than a little less far: the
+learner explores when everything looks equally far, and becomes careful when near. The price is that its
+gradient vanishes at a distance; `widened` gives the same cost with a broader valley, to search in first.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bayespilco.features import AngleFeatures
+from bayespilco.gaussian import Gaussian, Moments, check_covariance
+from bayespilco.precision import as_float64, float64, is_concrete
+
+
+class SaturatingCost(eqx.Module):
+    """The paper's cost, with moments under a Gaussian state and under a distribution over beliefs."""
+
+    features: AngleFeatures
+    """From the state to `y`: what is kept of it, and the sines and cosines of its angles."""
+    target: Float[Array, " feature"] = eqx.field(converter=as_float64)
+    weight: Float[Array, "feature feature"] = eqx.field(converter=as_float64)
+    """W: symmetric, no negative eigenvalue; usually `C' C / width^2` with `C y` a position in space."""
+
+    def __check_init__(self) -> None:
+        n = self.features.size
+        if self.target.shape != (n,) or self.weight.shape != (n, n):
+            raise ValueError(
+                f"A SaturatingCost on {n} features needs a target of shape ({n},) and a weight of shape ({n}, {n}); "
+                f"given {self.target.shape} and {self.weight.shape}."
+            )
+        if is_concrete(self.weight, self.target):
+            check_covariance(np.asarray(self.weight), "weight of a SaturatingCost")
+
+    def widened(self, factor: float) -> "SaturatingCost":
+        """The same cost with its width multiplied by `factor`."""
+        return SaturatingCost(self.features, self.target, self.weight / factor**2)
+
+    @float64
+    def __call__(self, x: Float[Array, " state"]) -> Float[Array, ""]:
+        d = self.features(x) - self.target
+        return -jnp.expm1(-d @ self.weight @ d / 2)
+
+    @float64
+    def moments(self, gaussian: Gaussian) -> Moments:
+        """Mean, variance and gain of the cost of a state `N(m, S)`. Shapes (1,), (1, 1) and (state, 1)."""
+        inner = self.features.moments(gaussian)
+        log_reward, slope = self._log_reward(inner.mean, inner.cov, 1.0)
+        log_square, _ = self._log_reward(inner.mean, inner.cov, 2.0)
+        mean = -jnp.expm1(log_reward)
+        variance = jnp.exp(log_square) - jnp.exp(2 * log_reward)
+        gain = inner.gain @ (jnp.exp(log_reward) * slope)
+        return Moments(mean[None], variance[None, None], gain[:, None])
+
+    @float64
+    def belief_moments(
+        self, gaussian: Gaussian, cov: Float[Array, "state state"]
+    ) -> tuple[Moments, Float[Array, "1 1"]]:
+        """Moments of the cost that the belief expects, and the expected variance of the cost in the belief.
+
+        The belief is `N(M, V)`, `M ~ N(mu, S)`. Blurring by `V` turns `exp(-d'Wd/2)` into another of its kind, with
+        `W_V = W (I + V W)^-1`, whose mean and variance over `M` are those of `moments`. With `V = 0` the second is 0.
+        """
+        inner, V = self.features.belief_moments(gaussian, cov)
+        eye = jnp.eye(V.shape[0])
+        flat, slope = self._log_reward(inner.mean, inner.cov + V, 1.0)
+        blurred = jnp.linalg.solve(eye + V @ self.weight, V)
+        blurred_weight = self.weight - self.weight @ blurred @ self.weight
+        _, log_det = jnp.linalg.slogdet(eye + V @ self.weight)
+        wide = SaturatingCost(self.features, self.target, (blurred_weight + blurred_weight.T) / 2)
+        log_square, _ = wide._log_reward(inner.mean, inner.cov, 2.0)
+        of_mean = jnp.exp(log_square - log_det) - jnp.exp(2 * flat)
+        total, _ = self._log_reward(inner.mean, inner.cov + V, 2.0)
+        variance = jnp.exp(total) - jnp.exp(2 * flat) - of_mean
+        gain = inner.gain @ (jnp.exp(flat) * slope)
+        return Moments(-jnp.expm1(flat)[None], of_mean[None, None], gain[:, None]), variance[None, None]
+
+    def _log_reward(
+        self, m: Float[Array, " feature"], S: Float[Array, "feature feature"], power: float
+    ) -> tuple[Float[Array, ""], Float[Array, " feature"]]:
+        """`log E[exp(-power d'Wd/2)]` and `W (I + power S W)^-1 d`, the slope of its first power."""
+        R = jnp.eye(S.shape[0]) + power * S @ self.weight
+        d = m - self.target
+        solved = jnp.linalg.solve(R.T, self.weight @ d)  # W (I + SW)^-1 = (I + WS)^-1 W
+        _, log_det = jnp.linalg.slogdet(R)
+        return -log_det / 2 - power * d @ solved / 2, solved

@@ -1,0 +1,82 @@
+"""Recorded experience: one `Episode` per run of the plant, and `Trials`, many of them as one batch to train on."""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from bayespilco.precision import as_float64, is_concrete
+
+
+def _optional(value: object) -> Array | None:
+    return None if value is None else as_float64(value)
+
+
+class Episode(eqx.Module):
+    """What happened in one run: observations at steps 0..T, actions at 0..T-1, and in simulation the truth as well."""
+
+    observations: Float[Array, "steps+1 state"] = eqx.field(converter=as_float64)
+    actions: Float[Array, "steps action"] = eqx.field(converter=as_float64)
+    states: Float[Array, "steps+1 state"] | None = eqx.field(converter=_optional, default=None)
+    """The latent states, known only in simulation; no learner looks at them."""
+    costs: Float[Array, " steps+1"] | None = eqx.field(converter=_optional, default=None)
+    """The costs of the latent states."""
+
+    def __check_init__(self) -> None:
+        z, u = self.observations, self.actions
+        if z.ndim != 2 or u.ndim != 2 or z.shape[0] != u.shape[0] + 1:
+            raise ValueError(
+                "An Episode needs observations of shape (steps + 1, state) and actions of shape (steps, action): one "
+                f"more observation than actions; given {z.shape} and {u.shape}."
+            )
+        if u.shape[0] < 1:
+            raise ValueError("An Episode needs at least one action and two observations; this one has no transition.")
+        for name, value in (("observations", z), ("actions", u)):
+            if is_concrete(value) and not np.isfinite(np.asarray(value)).all():
+                row = int(np.argwhere(~np.isfinite(np.asarray(value)))[0, 0])
+                raise ValueError(
+                    f"{name} of an Episode must be finite; row {row} is {np.asarray(value)[row]}. Cut the episode "
+                    "there, or drop it."
+                )
+
+    @property
+    def steps(self) -> int:
+        return self.actions.shape[0]
+
+
+class Trials(eqx.Module):
+    """Episodes as one batch, padded with zeros to common sizes so that compiled code is reused as data grows."""
+
+    observations: Float[Array, "trials steps+1 state"]
+    actions: Float[Array, "trials steps action"]
+    observed: Bool[Array, "trials steps+1"]
+    """Which observations are real: false on padding."""
+
+    @property
+    def transitions(self) -> Bool[Array, "trials steps"]:
+        return self.observed[:, 1:]
+
+
+TRIAL_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+
+
+def batch(episodes: Sequence[Episode]) -> Trials:
+    """Stack episodes of any length into one padded batch."""
+    if not episodes:
+        raise ValueError("No episodes to learn from: give at least one.")
+    shapes = {(e.observations.shape[1], e.actions.shape[1]) for e in episodes}
+    if len(shapes) > 1:
+        raise ValueError(f"All episodes must have the same numbers of states and actions; given {sorted(shapes)}.")
+    steps = max(e.steps for e in episodes)
+    trials = next((size for size in TRIAL_SIZES if size >= len(episodes)), len(episodes))
+    (states, actions), *_ = shapes
+    z = np.zeros((trials, steps + 1, states))
+    u = np.zeros((trials, steps, actions))
+    observed = np.zeros((trials, steps + 1), dtype=bool)
+    for k, episode in enumerate(episodes):
+        z[k, : episode.steps + 1] = episode.observations
+        u[k, : episode.steps] = episode.actions
+        observed[k, : episode.steps + 1] = True
+    return Trials(as_float64(z), as_float64(u), jnp.asarray(observed))

@@ -1,0 +1,206 @@
+"""The Gaussian process as everything here uses it: conditioned, and reduced to what prediction needs.
+
+Output `a` at a point `x` is Gaussian,
+
+    f_a(x) ~ N( phi_a' x + b_a + k_a(x, X) beta_a ,   s_a^2 - k_a(x, X) W_a k_a(X, x) + mean's own uncertainty )
+
+with the squared-exponential kernel `k_a(x, x') = s_a^2 exp(-1/2 (x - x')' L_a^-1 (x - x'))`. However a model was
+trained, it ends as points `X`, weights `beta` and a matrix `W`: for the full GP `W = (K + sn^2 I)^-1`, for sparse
+ones another, and a radial-basis policy has no `W` at all. Appendix A and B are written once for all of them.
+"""
+
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.scipy.linalg as jsl
+import numpy as np
+from jaxtyping import Array, Float
+
+from bayespilco.precision import as_float64, float64, is_concrete
+
+
+def _optional(value: object) -> Array | None:
+    return None if value is None else as_float64(value)
+
+
+class GaussianProcess(eqx.Module):
+    """One GP per output over shared points. A length-scale of infinity keeps an input out of that output's kernel.
+
+    The linear mean may be uncertain too, jointly with the kernel's weights; then the variance at `x` also has
+    `2 k(x, X) H_a [1, x] + [1, x]' P_a [1, x]`, with `H` the `cross_cov` and `P` the `linear_cov`.
+    """
+
+    inputs: Float[Array, "points input"] = eqx.field(converter=as_float64)
+    """X: where the weights sit (training inputs, or inducing ones)."""
+    length_scales: Float[Array, "output input"] = eqx.field(converter=as_float64)
+    """l: the square roots of L's diagonal."""
+    signal_variance: Float[Array, " output"] = eqx.field(converter=as_float64)
+    """s^2."""
+    weights: Float[Array, "output points"] = eqx.field(converter=as_float64)
+    """beta."""
+    precision: Float[Array, "output points points"] | None = eqx.field(converter=_optional)
+    """W; None for a deterministic function (the mean alone)."""
+    slope: Float[Array, "output input"] = eqx.field(converter=as_float64)
+    """phi, the linear mean."""
+    offset: Float[Array, " output"] = eqx.field(converter=as_float64)
+    """b."""
+    cross_cov: Float[Array, "output points linear"] | None = eqx.field(converter=_optional, default=None)
+    """H: covariance of the kernel's weights with those of `[1, x]`."""
+    linear_cov: Float[Array, "output linear linear"] | None = eqx.field(converter=_optional, default=None)
+    """P: covariance of the weights of `[1, x]`."""
+
+    def __check_init__(self) -> None:
+        if self.inputs.ndim != 2 or self.length_scales.ndim != 2 or self.length_scales.shape[1] != self.inputs.shape[1]:
+            raise ValueError(
+                "A GaussianProcess needs inputs of shape (points, input) and length_scales of shape (output, input); "
+                f"given {self.inputs.shape} and {self.length_scales.shape}."
+            )
+        (points, size), outputs = self.inputs.shape, self.length_scales.shape[0]
+        expected = {
+            "signal_variance": (outputs,),
+            "weights": (outputs, points),
+            "precision": (outputs, points, points),
+            "slope": (outputs, size),
+            "offset": (outputs,),
+            "cross_cov": (outputs, points, 1 + size),
+            "linear_cov": (outputs, 1 + size, 1 + size),
+        }
+        for name, shape in expected.items():
+            value = getattr(self, name)
+            if value is not None and value.shape != shape:
+                raise ValueError(
+                    f"{name} of a GaussianProcess must have shape {shape} ({outputs} outputs, {points} points, "
+                    f"{size} inputs); given {value.shape}."
+                )
+            if value is not None and is_concrete(value) and not np.isfinite(np.asarray(value)).all():
+                raise ValueError(f"{name} of a GaussianProcess must be finite; given {np.asarray(value)}.")
+        for name in ("length_scales", "signal_variance"):
+            value = getattr(self, name)
+            if is_concrete(value) and not (np.asarray(value) > 0).all():
+                raise ValueError(f"{name} of a GaussianProcess must be positive; given {np.asarray(value)}.")
+        if (self.cross_cov is None) != (self.linear_cov is None):
+            raise ValueError("cross_cov and linear_cov describe one joint covariance: give both or neither.")
+
+    @float64
+    def __call__(self, x: Float[Array, " input"]) -> Float[Array, " output"]:
+        """The mean at a point."""
+        return self.slope @ x + self.offset + jnp.einsum("op,op->o", self.weights, self.kernel(x))
+
+    @float64
+    def variance(self, x: Float[Array, " input"]) -> Float[Array, " output"]:
+        """The variance of the function at a point (no observation noise)."""
+        if self.precision is None:
+            return jnp.zeros_like(self.offset)
+        k = self.kernel(x)
+        variance = self.signal_variance - jnp.einsum("op,opq,oq->o", k, self.precision, k)
+        if self.cross_cov is not None and self.linear_cov is not None:
+            linear = jnp.concatenate([jnp.ones(1), x])
+            variance += 2 * jnp.einsum("op,opl,l->o", k, self.cross_cov, linear)
+            variance += jnp.einsum("l,olm,m->o", linear, self.linear_cov, linear)
+        return variance
+
+    def kernel(self, x: Float[Array, " input"]) -> Float[Array, "output points"]:
+        """k_a(x, X)."""
+        return kernel(x[None, :], self.inputs, self.length_scales, self.signal_variance)[:, 0, :]
+
+    def padded(self, points: int) -> "GaussianProcess":
+        """The same function with zero weights on extra points, so that sizes repeat and compiled code is reused."""
+        extra = points - self.inputs.shape[0]
+        if extra < 0:
+            raise ValueError(f"Cannot pad {self.inputs.shape[0]} points to {points}.")
+
+        def pad(value: Array | None, *axes: int) -> Array | None:
+            if value is None:
+                return None
+            return jnp.pad(value, [(0, extra if axis in axes else 0) for axis in range(value.ndim)])
+
+        return eqx.tree_at(
+            lambda gp: (gp.inputs, gp.weights, gp.precision, gp.cross_cov),
+            self,
+            (pad(self.inputs, 0), pad(self.weights, 1), pad(self.precision, 1, 2), pad(self.cross_cov, 1)),
+            is_leaf=lambda leaf: leaf is None,
+        )
+
+
+def kernel(
+    x: Float[Array, "left input"],
+    y: Float[Array, "right input"],
+    length_scales: Float[Array, "output input"],
+    signal_variance: Float[Array, " output"],
+) -> Float[Array, "output left right"]:
+    """The squared-exponential kernel of every output between two sets of points (Eq. 2)."""
+
+    def one(scales: Array, variance: Array) -> Array:
+        distance = (x / scales)[:, None, :] - (y / scales)[None, :, :]
+        return variance * jnp.exp(-jnp.sum(distance**2, axis=-1) / 2)
+
+    return jax.vmap(one)(length_scales, signal_variance)
+
+
+@float64
+def condition(
+    inputs: Float[Array, "points input"],
+    targets: Float[Array, "points output"],
+    length_scales: Float[Array, "output input"],
+    signal_variance: Float[Array, " output"],
+    noise_variance: Float[Array, " output"],
+    slope: Float[Array, "output input"] | None = None,
+    offset: Float[Array, " output"] | None = None,
+) -> GaussianProcess:
+    """The full GP: `W = (K + sn^2 I)^-1`, `beta = W (y - phi' X - b)`."""
+    slope = jnp.zeros_like(length_scales) if slope is None else slope
+    offset = jnp.zeros_like(signal_variance) if offset is None else offset
+    K = kernel(inputs, inputs, length_scales, signal_variance)
+    eye = jnp.eye(inputs.shape[0])
+
+    def one(K: Array, noise: Array, residual: Array) -> tuple[Array, Array]:
+        L = jnp.linalg.cholesky(K + noise * eye)
+        W = jsl.cho_solve((L, True), eye)
+        return W @ residual, W
+
+    residuals = (targets - inputs @ slope.T - offset).T
+    beta, W = jax.vmap(one)(K, noise_variance, residuals)
+    return GaussianProcess(inputs, length_scales, signal_variance, beta, W, slope, offset)
+
+
+@float64
+def condition_sparse(
+    inputs: Float[Array, "points input"],
+    targets: Float[Array, "points output"],
+    inducing: Float[Array, "inducing input"],
+    length_scales: Float[Array, "output input"],
+    signal_variance: Float[Array, " output"],
+    noise_variance: Float[Array, " output"],
+    slope: Float[Array, "output input"] | None = None,
+    offset: Float[Array, " output"] | None = None,
+    *,
+    kind: Literal["fitc", "vfe"] = "vfe",
+    ridge: Float[Array, " output"] | float = 0.0,
+) -> GaussianProcess:
+    """Sparse GPs over inducing points: `B = Kmm + Kmn G^-1 Knm`, `beta = B^-1 Kmn G^-1 (y - m)`, `W = Kmm^-1 - B^-1`.
+
+    `G = sn^2 I` for VFE; FITC adds the variance that the inducing points leave unexplained at each input. `ridge` is
+    added to the diagonal of `Kmm`. With the inducing points on all inputs both are the full GP.
+    """
+    slope = jnp.zeros_like(length_scales) if slope is None else slope
+    offset = jnp.zeros_like(signal_variance) if offset is None else offset
+    eye = jnp.eye(inducing.shape[0])
+    Kmm = kernel(inducing, inducing, length_scales, signal_variance)
+    Kmm = Kmm + jnp.broadcast_to(ridge, signal_variance.shape)[:, None, None] * eye
+    Kmn = kernel(inducing, inputs, length_scales, signal_variance)
+
+    def one(Kmm: Array, Kmn: Array, signal: Array, noise: Array, residual: Array) -> tuple[Array, Array]:
+        L = jnp.linalg.cholesky(Kmm)
+        V = jsl.solve_triangular(L, Kmn, lower=True)
+        G = noise + (jnp.maximum(signal - jnp.sum(V**2, axis=0), 0.0) if kind == "fitc" else jnp.zeros(V.shape[1]))
+        A = jnp.linalg.cholesky(eye + (V / G) @ V.T)
+        # B = L A A' L', so B^-1 = L^-T (A A')^-1 L^-1, and Kmm^-1 - B^-1 = L^-T (I - (A A')^-1) L^-1.
+        Li = jsl.solve_triangular(L, eye, lower=True)
+        beta = Li.T @ jsl.cho_solve((A, True), V @ (residual / G))
+        return beta, Li.T @ (eye - jsl.cho_solve((A, True), eye)) @ Li
+
+    residuals = (targets - inputs @ slope.T - offset).T
+    beta, W = jax.vmap(one)(Kmm, Kmn, signal_variance, noise_variance, residuals)
+    return GaussianProcess(inducing, length_scales, signal_variance, beta, W, slope, offset)

@@ -1,0 +1,181 @@
+"""Appendices A and B of the paper, corrected: a Gaussian, or a distribution over beliefs, through the GP.
+
+Everything follows from two averages of the kernel over a Gaussian:
+
+    q(x, mu, L, V)          = |L^-1 V + I|^-1/2 exp(-1/2 (x-mu)' (L+V)^-1 (x-mu))                        (Eq. 30)
+    Q(x, x', La, Lb, V, mu, S) = |R|^-1/2 q(x, mu, La, V) q(x', mu, Lb, V) exp(1/2 z' R^-1 S z)           (Eq. 31)
+        R = S [(La+V)^-1 + (Lb+V)^-1] + I,   z = (La+V)^-1 (x-mu) + (Lb+V)^-1 (x'-mu)                  (Eqs. 32-33)
+
+`q` is the expectation of one kernel, `Q` that of a product of two kernels which a belief of covariance `V` has
+blurred already. Neither `V` nor `S` is ever inverted: both are singular in the action's block and at the start.
+"""
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.linalg as jsl
+import numpy as np
+from jaxtyping import Array, Float
+
+from bayespilco.gaussian import Gaussian, Moments, symmetrise
+from bayespilco.gp import GaussianProcess
+from bayespilco.pair_sums import over_pairs, own_sums, pair_sum
+from bayespilco.precision import float64
+
+
+@float64
+def gp_moments(gp: GaussianProcess, gaussian: Gaussian) -> Moments:
+    """Appendix A (Eqs. 24-29): the GP's output under a Gaussian input.
+
+    Args:
+        gp: The model `f`.
+        gaussian: `N(m, V)`, the input.
+
+    Returns:
+        Mean, covariance (of the function: noise is not in it) and gain. With `V = 0` these are the GP's mean and
+        variance at the point, and its slope.
+    """
+    return _flattened(gp, gaussian)[0]
+
+
+@float64
+def belief_moments(
+    gp: GaussianProcess, mean_gaussian: Gaussian, cov: Float[Array, "input input"]
+) -> tuple[Moments, Float[Array, "output output"]]:
+    """Appendix B (Eqs. 35-41): predict through the GP from a distribution over beliefs.
+
+    A belief `N(M, V)` has an uncertain mean `M ~ N(mu, S)` and a fixed covariance. Flattened, its state is
+    `N(mu, S + V)`, and Appendix A applied there gives the mean and the gain outright. What remains is to divide
+    the flattened covariance between the part that the filter will see (the new spread of `M`) and the part that
+    it will not (the new `V`), by the law of total covariance.
+
+    Args:
+        gp: The model `f`.
+        mean_gaussian: `M ~ N(mu, S)`, the joint of belief mean and action.
+        cov: `V`, zero in the rows and columns of the action.
+
+    Returns:
+        The moments of the next belief mean, and the expected next belief covariance. With `S = 0` the latter is
+        the covariance of Appendix A; with `V = 0` the former has the covariance of the GP's mean function.
+    """
+    flat, kernel_mean, C = _flattened(gp, Gaussian(mean_gaussian.mean, mean_gaussian.cov + cov))
+    S = mean_gaussian.cov
+    second, _ = _second_moments(gp, mean_gaussian.mean, S, cov, uncertain=False)
+    spread = second - jnp.outer(kernel_mean, kernel_mean) + _linear_terms(C, S, gp.slope)  # Eq. 38
+    return Moments(flat.mean, spread, flat.gain), flat.cov - spread  # Eq. 40
+
+
+def _flattened(
+    gp: GaussianProcess, gaussian: Gaussian
+) -> tuple[Moments, Float[Array, " output"], Float[Array, "input output"]]:
+    """Appendix A, with its intermediate results: the kernel's share of the mean, and `C`."""
+    mu, V = gaussian.mean, gaussian.cov
+    A, log_q = _kernel_average(gp, mu, V)
+    weighted = gp.signal_variance[:, None] * gp.weights * jnp.exp(log_q)  # s^2 beta_i q_i
+    kernel_mean = jnp.sum(weighted, axis=1)
+    mean = kernel_mean + gp.slope @ mu + gp.offset  # Eq. 25
+    C = jnp.einsum("oij,oj->io", A, weighted @ (gp.inputs - mu))  # Eq. 26
+    second, traces = _second_moments(gp, mu, V, jnp.zeros_like(V), uncertain=True)
+    cov = second - jnp.outer(kernel_mean, kernel_mean) + _linear_terms(C, V, gp.slope)  # Eq. 27
+    if gp.precision is not None:
+        variance = gp.signal_variance - traces + _mean_uncertainty(gp, gaussian, A, log_q)
+        cov = cov + jnp.diag(variance)
+    return Moments(mean, cov, C + gp.slope.T), kernel_mean, C
+
+
+def _kernel_average(
+    gp: GaussianProcess, mu: Float[Array, " input"], V: Float[Array, "input input"]
+) -> tuple[Float[Array, "output input input"], Float[Array, "output points"]]:
+    """`(L_a + V)^-1` and `log q(x_i, mu, L_a, V)` for every output and point (Eq. 30)."""
+    centred = gp.inputs - mu
+
+    def one(length_scales: Array) -> tuple[Array, Array]:
+        D = 1 / length_scales
+        root = jnp.linalg.cholesky(jnp.eye(mu.shape[0]) + D[:, None] * V * D)  # eigenvalues >= 1, whatever V
+        half = jsl.solve_triangular(root, jnp.diag(D), lower=True)
+        log_det = jnp.sum(jnp.log(jnp.diag(root)))
+        return half.T @ half, -log_det - jnp.sum((centred @ half.T) ** 2, axis=1) / 2
+
+    return jax.vmap(one)(gp.length_scales)
+
+
+def _second_moments(
+    gp: GaussianProcess,
+    mu: Float[Array, " input"],
+    S: Float[Array, "input input"],
+    V: Float[Array, "input input"],
+    *,
+    uncertain: bool,
+) -> tuple[Float[Array, "output output"], Float[Array, " output"]]:
+    """`s_a^2 s_b^2 beta_a' Q beta_b` for every pair of outputs, and `s_a^4 tr(W_a Q)` if `uncertain` (Eqs. 27, 38).
+
+    For one pair, `Q_ij = |R|^-1/2 exp(p_i + r_j + a_i' T b_j)` with `T = R^-1 S`, `a = (La+V)^-1 (x-mu)`, and
+    `p = log q + 1/2 a' T a`: the form that `pair_sums` sweeps.
+    """
+    A, log_q = _kernel_average(gp, mu, V)
+    a = jnp.einsum("oij,pj->opi", A, gp.inputs - mu)
+    weights = gp.signal_variance[:, None] * gp.weights
+    outputs = gp.offset.shape[0]
+    eye = jnp.eye(mu.shape[0])
+
+    def blur(A_sum: Array) -> tuple[Array, Array]:
+        """`T = R^-1 S` and `log |R|^-1/2` (Eq. 32)."""
+        R = S @ A_sum + eye
+        lu, pivots = jsl.lu_factor(R)
+        T = symmetrise(jsl.lu_solve((lu, pivots), S))
+        return T, -jnp.sum(jnp.log(jnp.abs(jnp.diag(lu)))) / 2
+
+    def exponent(log_q: Array, a: Array, T: Array) -> Array:
+        return log_q + jnp.sum((a @ T) * a, axis=1) / 2
+
+    def own(log_q: Array, A: Array, a: Array, beta: Array, W: Array | None) -> tuple[Array, Array]:
+        T, log_scale = blur(2 * A)
+        return own_sums(exponent(log_q, a, T) + log_scale / 2, a, T, beta, W)
+
+    with_precision = uncertain and gp.precision is not None
+    W = gp.signal_variance[:, None, None] ** 2 * gp.precision if with_precision else None  # type: ignore[operator]
+    if W is None:
+        diagonal, traces = over_pairs(lambda *x: own(*x, None), log_q, A, a, weights)
+    else:
+        diagonal, traces = over_pairs(own, log_q, A, a, weights, W)
+    if outputs == 1:
+        return diagonal[:, None], traces
+
+    def pair(lq_a: Array, lq_b: Array, A: Array, B: Array, a: Array, b: Array, u: Array, v: Array) -> Array:
+        T, log_scale = blur(A + B)
+        return pair_sum(exponent(lq_a, a, T) + log_scale, exponent(lq_b, b, T), a, b, T, u, v)
+
+    i, j = np.triu_indices(outputs, k=1)
+    off = over_pairs(pair, log_q[i], log_q[j], A[i], A[j], a[i], a[j], weights[i], weights[j])
+    second = jnp.diag(diagonal).at[i, j].set(off).at[j, i].set(off)
+    return second, traces
+
+
+def _linear_terms(
+    C: Float[Array, "input output"], V: Float[Array, "input input"], slope: Float[Array, "output input"]
+) -> Float[Array, "output output"]:
+    """The linear mean's share of a covariance: `C_a' V phi_b + phi_a' V C_b + phi_a' V phi_b`."""
+    phi = slope.T
+    cross = C.T @ V @ phi
+    return cross + cross.T + phi.T @ V @ phi
+
+
+def _mean_uncertainty(
+    gp: GaussianProcess,
+    gaussian: Gaussian,
+    A: Float[Array, "output input input"],
+    log_q: Float[Array, "output points"],
+) -> Float[Array, " output"]:
+    """Expected variance due to an uncertain linear mean: `E[2 k(x,X) H [1,x] + [1,x]' P [1,x]]`, in closed form.
+
+    Under the product of kernel `i` and the input's density, `x` has mean `mu + V (L+V)^-1 (x_i - mu)`.
+    """
+    if gp.cross_cov is None or gp.linear_cov is None:
+        return jnp.zeros_like(gp.offset)
+    mu, V = gaussian.mean, gaussian.cov
+    one_x = jnp.concatenate([jnp.ones(1), mu])
+    second = jnp.outer(one_x, one_x).at[1:, 1:].add(V)
+    shifted = mu + jnp.einsum("ij,ojk,pk->opi", V, A, gp.inputs - mu)
+    one_shifted = jnp.concatenate([jnp.ones_like(shifted[..., :1]), shifted], axis=-1)
+    kernel_mean = gp.signal_variance[:, None] * jnp.exp(log_q)
+    cross = jnp.einsum("op,opl,opl->o", kernel_mean, gp.cross_cov, one_shifted)
+    return 2 * cross + jnp.einsum("olm,lm->o", gp.linear_cov, second)
