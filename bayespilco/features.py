@@ -52,7 +52,7 @@ def belief_sines(
     return Moments(flat.mean, of_mean, flat.gain), flat.cov - of_mean
 
 
-def _linear(matrix: Float[Array, "output input"], gaussian: Gaussian) -> Gaussian:
+def _linear(matrix: Float[Array | np.ndarray, "output input"], gaussian: Gaussian) -> Gaussian:
     return Gaussian(matrix @ gaussian.mean, matrix @ gaussian.cov @ matrix.T)
 
 

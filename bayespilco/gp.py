@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from bayespilco.precision import as_float64, float64, is_concrete
 
@@ -141,17 +141,18 @@ def kernel(
 
 @float64
 def condition(
-    inputs: Float[Array, "points input"],
-    targets: Float[Array, "points output"],
-    length_scales: Float[Array, "output input"],
-    signal_variance: Float[Array, " output"],
-    noise_variance: Float[Array, " output"],
-    slope: Float[Array, "output input"] | None = None,
-    offset: Float[Array, " output"] | None = None,
+    inputs: Float[ArrayLike, "points input"],
+    targets: Float[ArrayLike, "points output"],
+    length_scales: Float[ArrayLike, "output input"],
+    signal_variance: Float[ArrayLike, " output"],
+    noise_variance: Float[ArrayLike, " output"],
+    slope: Float[ArrayLike, "output input"] | None = None,
+    offset: Float[ArrayLike, " output"] | None = None,
 ) -> GaussianProcess:
     """The full GP: `W = (K + sn^2 I)^-1`, `beta = W (y - phi' X - b)`."""
-    slope = jnp.zeros_like(length_scales) if slope is None else slope
-    offset = jnp.zeros_like(signal_variance) if offset is None else offset
+    inputs, targets, length_scales, signal_variance, noise_variance, slope, offset = _data(
+        inputs, targets, length_scales, signal_variance, noise_variance, slope, offset
+    )
     K = kernel(inputs, inputs, length_scales, signal_variance)
     eye = jnp.eye(inputs.shape[0])
 
@@ -162,30 +163,38 @@ def condition(
 
     residuals = (targets - inputs @ slope.T - offset).T
     beta, W = jax.vmap(one)(K, noise_variance, residuals)
+    _check_solved(beta, W, "the noise_variance")
     return GaussianProcess(inputs, length_scales, signal_variance, beta, W, slope, offset)
 
 
 @float64
 def condition_sparse(
-    inputs: Float[Array, "points input"],
-    targets: Float[Array, "points output"],
-    inducing: Float[Array, "inducing input"],
-    length_scales: Float[Array, "output input"],
-    signal_variance: Float[Array, " output"],
-    noise_variance: Float[Array, " output"],
-    slope: Float[Array, "output input"] | None = None,
-    offset: Float[Array, " output"] | None = None,
+    inputs: Float[ArrayLike, "points input"],
+    targets: Float[ArrayLike, "points output"],
+    inducing: Float[ArrayLike, "inducing input"],
+    length_scales: Float[ArrayLike, "output input"],
+    signal_variance: Float[ArrayLike, " output"],
+    noise_variance: Float[ArrayLike, " output"],
+    slope: Float[ArrayLike, "output input"] | None = None,
+    offset: Float[ArrayLike, " output"] | None = None,
     *,
     kind: Literal["fitc", "vfe"] = "vfe",
-    ridge: Float[Array, " output"] | float = 0.0,
+    ridge: Float[ArrayLike, " output"] | float = 0.0,
 ) -> GaussianProcess:
     """Sparse GPs over inducing points: `B = Kmm + Kmn G^-1 Knm`, `beta = B^-1 Kmn G^-1 (y - m)`, `W = Kmm^-1 - B^-1`.
 
     `G = sn^2 I` for VFE; FITC adds the variance that the inducing points leave unexplained at each input. `ridge` is
     added to the diagonal of `Kmm`. With the inducing points on all inputs both are the full GP.
     """
-    slope = jnp.zeros_like(length_scales) if slope is None else slope
-    offset = jnp.zeros_like(signal_variance) if offset is None else offset
+    inputs, targets, length_scales, signal_variance, noise_variance, slope, offset = _data(
+        inputs, targets, length_scales, signal_variance, noise_variance, slope, offset
+    )
+    inducing = as_float64(inducing)
+    if inducing.ndim != 2 or inducing.shape[0] == 0 or inducing.shape[1] != inputs.shape[1]:
+        raise ValueError(
+            f"A sparse GP needs inducing points of shape (inducing, {inputs.shape[1]}), at least one, like its inputs; "
+            f"given {inducing.shape}."
+        )
     eye = jnp.eye(inducing.shape[0])
     Kmm = kernel(inducing, inducing, length_scales, signal_variance)
     Kmm = Kmm + jnp.broadcast_to(ridge, signal_variance.shape)[:, None, None] * eye
@@ -203,4 +212,45 @@ def condition_sparse(
 
     residuals = (targets - inputs @ slope.T - offset).T
     beta, W = jax.vmap(one)(Kmm, Kmn, signal_variance, noise_variance, residuals)
+    _check_solved(beta, W, "the ridge")
     return GaussianProcess(inducing, length_scales, signal_variance, beta, W, slope, offset)
+
+
+def _data(*given: ArrayLike | None) -> tuple[Array, ...]:
+    """The data and hyper-parameters of a GP in float64, with a linear mean of zero if none is given; or a ValueError."""
+    inputs, targets, length_scales, signal, noise = (as_float64(value) for value in given[:5])
+    slope = jnp.zeros_like(length_scales) if given[5] is None else as_float64(given[5])
+    offset = jnp.zeros_like(signal) if given[6] is None else as_float64(given[6])
+    if inputs.ndim != 2 or targets.ndim != 2 or inputs.shape[0] != targets.shape[0] or inputs.shape[0] == 0:
+        raise ValueError(
+            "A GP is conditioned on inputs of shape (points, input) and targets of shape (points, output), at least one "
+            f"point, as many of the one as of the other; given {inputs.shape} and {targets.shape}."
+        )
+    outputs, size = targets.shape[1], inputs.shape[1]
+    for name, value, shape in (
+        ("length_scales", length_scales, (outputs, size)),
+        ("signal_variance", signal, (outputs,)),
+        ("noise_variance", noise, (outputs,)),
+        ("slope", slope, (outputs, size)),
+        ("offset", offset, (outputs,)),
+    ):
+        if value.shape != shape:
+            raise ValueError(
+                f"{name} must have shape {shape} for {outputs} outputs and {size} inputs; given {value.shape}."
+            )
+    for name, value in (("inputs", inputs), ("targets", targets), ("noise_variance", noise)):
+        if is_concrete(value) and not np.isfinite(np.asarray(value)).all():
+            raise ValueError(f"{name} of a GP must be finite; given {np.asarray(value)}.")
+    for name, value in (("length_scales", length_scales), ("signal_variance", signal), ("noise_variance", noise)):
+        if is_concrete(value) and not (np.asarray(value) > 0).all():
+            raise ValueError(f"{name} of a GP must be positive; given {np.asarray(value)}.")
+    return inputs, targets, length_scales, signal, noise, slope, offset
+
+
+def _check_solved(beta: Array, W: Array, remedy: str) -> None:
+    """A kernel matrix that is singular to rounding has no Cholesky factor, which JAX reports as NaN."""
+    if is_concrete(beta, W) and not (np.isfinite(np.asarray(beta)).all() and np.isfinite(np.asarray(W)).all()):
+        raise ValueError(
+            "The GP's kernel matrix is singular to rounding: points that coincide, or length-scales far longer than the "
+            f"distances between points. Try to drop duplicates, shorten the length-scales or raise {remedy}."
+        )

@@ -17,10 +17,13 @@ Conventions of the files (see golden/README.md for their list):
 import functools
 import gzip
 import json
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+import pytest
 
 DIRECTORY = Path(__file__).parent / "golden"
 
@@ -41,6 +44,16 @@ def _arrays(value: Any) -> Any:
     array = np.asarray(value, dtype=np.float64)
     array.setflags(write=False)
     return array
+
+
+def cases(name: str, quick: Collection[int] = (), skip: Collection[int] = ()) -> list[Any]:
+    """The numbers of a file's cases, as parameters of a test: those not `quick` run only with `--slow`.
+
+    Every case has shapes of its own and costs seconds of compilation, so the everyday run takes a few of each kind.
+    """
+    numbers = [number for number in range(len(load(name))) if number not in skip]
+    slow = pytest.mark.slow
+    return [pytest.param(number, marks=() if number in (quick or numbers) else slow) for number in numbers]
 
 
 def indices(value: np.ndarray) -> tuple[int, ...]:
@@ -86,3 +99,31 @@ def assert_close(actual: Any, expected: Any, tolerance: float, what: str = "", f
     scale = np.abs(expected).max(initial=0.0)
     error = np.abs(actual - expected).max(initial=0.0)
     assert error <= tolerance * scale + floor, f"{what}: off by {error:.3g} where the largest entry is {scale:.3g}"
+
+
+def compare(
+    function: Callable[..., dict[str, Any]],
+    case: dict[str, Any],
+    arguments: dict[str, Any],
+    tolerance: float,
+    derivative_tolerance: float | None = None,
+) -> None:
+    """Compare what `function(**arguments)` returns, by name, and every derivative `d<name>d<argument>` that is stored.
+
+    Square matrices among the arguments are covariances: derivatives with respect to them are symmetrised.
+    """
+    arguments = {name: np.asarray(value, dtype=np.float64) for name, value in arguments.items()}
+    with_value = jax.jacrev(lambda given: 2 * (function(**given),), has_aux=True)
+    jacobians, values = jax.jit(with_value)(arguments)
+    compared = 0
+    for name, value in values.items():
+        assert_close(value, case[name].reshape(value.shape, order="F"), tolerance, name)
+        for by, argument in arguments.items():
+            if (stored := case.get(f"d{name}d{by}")) is None:
+                continue
+            expected, actual = derivative(stored, value.shape, argument.shape), np.asarray(jacobians[name][by])
+            if argument.ndim == 2 and argument.shape[0] == argument.shape[1]:
+                expected, actual = symmetric(expected), symmetric(actual)
+            assert_close(actual, expected, derivative_tolerance or tolerance, f"d{name}/d{by}")
+            compared += 1
+    assert compared or not any(key.startswith("d") for key in case), "no derivative was compared"
