@@ -17,11 +17,11 @@ def _optional(value: object) -> Array | None:
 class Episode(eqx.Module):
     """What happened in one run: observations at steps 0..T, actions at 0..T-1, and in simulation the truth as well."""
 
-    observations: Float[Array, "steps+1 state"] = eqx.field(converter=as_float64)
+    observations: Float[Array, "times state"] = eqx.field(converter=as_float64)
     actions: Float[Array, "steps action"] = eqx.field(converter=as_float64)
-    states: Float[Array, "steps+1 state"] | None = eqx.field(converter=_optional, default=None)
+    states: Float[Array, "times state"] | None = eqx.field(converter=_optional, default=None)
     """The latent states, known only in simulation; no learner looks at them."""
-    costs: Float[Array, " steps+1"] | None = eqx.field(converter=_optional, default=None)
+    costs: Float[Array, " times"] | None = eqx.field(converter=_optional, default=None)
     """The costs of the latent states."""
 
     def __check_init__(self) -> None:
@@ -49,9 +49,9 @@ class Episode(eqx.Module):
 class Trials(eqx.Module):
     """Episodes as one batch, padded with zeros to common sizes so that compiled code is reused as data grows."""
 
-    observations: Float[Array, "trials steps+1 state"]
+    observations: Float[Array, "trials times state"]
     actions: Float[Array, "trials steps action"]
-    observed: Bool[Array, "trials steps+1"]
+    observed: Bool[Array, "trials times"]
     """Which observations are real: false on padding."""
 
     @property

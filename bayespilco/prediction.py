@@ -77,12 +77,12 @@ Predictor = Unfiltered | Filtered | MostLikely
 class Prediction(eqx.Module):
     """A predicted run: latent states and costs at steps 0..T, actions at steps 0..T-1."""
 
-    state_mean: Float[Array, "steps+1 state"]
-    state_cov: Float[Array, "steps+1 state state"]
+    state_mean: Float[Array, "times state"]
+    state_cov: Float[Array, "times state state"]
     action_mean: Float[Array, "steps action"]
     action_cov: Float[Array, "steps action action"]
-    cost_mean: Float[Array, " steps+1"]
-    cost_variance: Float[Array, " steps+1"]
+    cost_mean: Float[Array, " times"]
+    cost_variance: Float[Array, " times"]
     diverged: Array
     """Whether the prediction left every plausible range; from then on it stands still and costs 1 per step."""
 

@@ -21,9 +21,10 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
+
+from tests.oracles import jacobian
 
 DIRECTORY = Path(__file__).parent / "golden"
 
@@ -86,10 +87,10 @@ def derivative(matrix: np.ndarray, output: tuple[int, ...], input: tuple[int, ..
     return matrix.reshape(output + input, order="F")
 
 
-def symmetric(jacobian: Any) -> np.ndarray:
+def symmetric(by_matrix: Any) -> np.ndarray:
     """The derivative with respect to a covariance, shared equally between its two halves (the last two axes)."""
-    jacobian = np.asarray(jacobian)
-    return (jacobian + np.swapaxes(jacobian, -1, -2)) / 2
+    by_matrix = np.asarray(by_matrix)
+    return (by_matrix + np.swapaxes(by_matrix, -1, -2)) / 2
 
 
 def assert_close(actual: Any, expected: Any, tolerance: float, what: str = "", floor: float = 1e-12) -> None:
@@ -113,8 +114,7 @@ def compare(
     Square matrices among the arguments are covariances: derivatives with respect to them are symmetrised.
     """
     arguments = {name: np.asarray(value, dtype=np.float64) for name, value in arguments.items()}
-    with_value = jax.jacrev(lambda given: 2 * (function(**given),), has_aux=True)
-    jacobians, values = jax.jit(with_value)(arguments)
+    values, jacobians = jacobian(lambda given: function(**given))(arguments)
     compared = 0
     for name, value in values.items():
         assert_close(value, case[name].reshape(value.shape, order="F"), tolerance, name)
