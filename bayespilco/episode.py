@@ -59,7 +59,7 @@ class Trials(eqx.Module):
         return self.observed[:, 1:]
 
 
-TRIAL_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+TRIAL_SIZES = (2, 6, 12, 24, 48, 96)
 
 
 def batch(episodes: Sequence[Episode]) -> Trials:

@@ -1,0 +1,101 @@
+"""Executors: how a policy meets the plant, raw or through the filter, and the recording of what happened.
+
+Each is a start and a step from an observation to an action; `execute` runs one against a task's simulated plant.
+The filter of `Filtered` is the one that the `Filtered` predictor predicts with: same update, same order.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bayespilco.belief import Belief
+from bayespilco.dynamics import Dynamics
+from bayespilco.episode import Episode
+from bayespilco.gaussian import Gaussian
+from bayespilco.policy import Policy, PolicyMap
+from bayespilco.precision import float64
+from bayespilco.tasks.task import Task
+
+
+class Unfiltered(eqx.Module):
+    """The observation goes straight into the policy."""
+
+    policy: PolicyMap
+
+    def start(self, initial: Gaussian) -> None:
+        return None
+
+    def step(self, carry: None, observation: Float[Array, " state"], key: Array) -> tuple[None, Array]:
+        return None, self.policy(observation)
+
+
+class Filtered(eqx.Module):
+    """The policy sees a belief, which the model carries from step to step (Section 3.1)."""
+
+    policy: PolicyMap
+    dynamics: Dynamics
+
+    def start(self, initial: Gaussian) -> Belief:
+        return Belief(initial.mean, initial.cov)
+
+    def step(self, carry: Belief, observation: Float[Array, " state"], key: Array) -> tuple[Belief, Array]:
+        updated = carry.update(observation, self.dynamics.R)
+        action = updated.act(self.policy)
+        return updated.predict(self.dynamics, action), action
+
+
+class RandomActions(eqx.Module):
+    """Uniform actions within the limits: how the first data are collected."""
+
+    limits: Float[Array, " action"]
+
+    def start(self, initial: Gaussian) -> None:
+        return None
+
+    def step(self, carry: None, observation: Float[Array, " state"], key: Array) -> tuple[None, Array]:
+        return None, jax.random.uniform(key, self.limits.shape, minval=-1.0, maxval=1.0) * self.limits
+
+
+Executor = Unfiltered | Filtered | RandomActions
+
+
+def unfiltered(policy: Policy, dynamics: Dynamics) -> Executor:
+    return Unfiltered(policy.map())
+
+
+def filtered(policy: Policy, dynamics: Dynamics) -> Executor:
+    return Filtered(policy.map(), dynamics)
+
+
+@float64
+def execute(task: Task, executor: Executor, key: Array) -> Episode:
+    """One episode on the task's simulated plant, noise drawn independently per channel and step."""
+    return jax.tree.map(lambda leaf: leaf[0], execute_many(task, executor, key[None]))
+
+
+@float64
+@eqx.filter_jit
+def execute_many(task: Task, executor: Executor, keys: Array) -> Episode:
+    """Many episodes as one batch: an `Episode` whose arrays have a leading axis, one entry per key."""
+
+    def one(key: Array) -> Episode:
+        first, noise, chance = jax.random.split(key, 3)
+        root = jnp.linalg.cholesky(task.initial.cov)
+        states = task.initial.size
+        x0 = task.initial.mean + root @ jax.random.normal(first, (states,))
+        errors = task.sensor_std * jax.random.normal(noise, (task.steps + 1, states))
+
+        def step(carry, inputs):  # type: ignore[no-untyped-def]
+            x, memory = carry
+            error, key = inputs
+            memory, u = executor.step(memory, x + error, key)
+            return (task.plant(x, u), memory), (x, x + error, u)
+
+        chances = jax.random.split(chance, task.steps)
+        (last, _), (x, z, u) = jax.lax.scan(step, (x0, executor.start(task.initial)), (errors[:-1], chances))
+        x = jnp.concatenate([x, last[None]])
+        z = jnp.concatenate([z, (last + errors[-1])[None]])
+        return Episode(z, u, x, jax.vmap(task.cost)(x))
+
+    return jax.vmap(one)(keys)

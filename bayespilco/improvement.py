@@ -1,0 +1,179 @@
+"""Policy search: down the exact gradient of the predicted total cost, with a budget, and out of local optima.
+
+BFGS finds the bottom of the valley it starts in. With a narrow cost and the plant far from its goal most valleys are bad
+ones: almost every gradient vanishes. So a search may start in a wider version of the problem, whose valleys are few, and
+narrow it down; and several searches may start from different policies, of which the one predicted best is kept.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from bayespilco.cost import SaturatingCost
+from bayespilco.dynamics import Dynamics
+from bayespilco.gaussian import Gaussian
+from bayespilco.policy import Policy
+from bayespilco.precision import float64
+from bayespilco.prediction import MostLikely, Predictor, predict
+
+LINE_SEARCH_LIMIT = 20
+"""Evaluations that one line search may take (as in the original programs)."""
+
+
+class Problem(NamedTuple):
+    """What a policy is to be good at: a model, predicted in one way, from a first state, at a cost."""
+
+    predictor: Predictor
+    dynamics: Dynamics
+    initial: Gaussian
+    cost: SaturatingCost
+    steps: int
+
+    def widened(self, factor: float) -> "Problem":
+        return self._replace(cost=self.cost.widened(factor))
+
+    @float64
+    def value(self, policy: Policy) -> float:
+        """The predicted total cost J of a policy."""
+        return float(_total_cost(policy, self))
+
+    @float64
+    def value_and_gradient(self, policy: Policy) -> tuple[Float[Array, ""], Policy]:
+        """J and its exact gradient, a policy-shaped tree (Appendix C, by automatic differentiation)."""
+        return _value_and_gradient(policy, self)
+
+
+def _predicted(policy: Policy, problem: Problem) -> Float[Array, ""]:
+    return predict(
+        problem.predictor, policy, problem.dynamics, problem.initial, problem.cost, problem.steps
+    ).total_cost
+
+
+# Compiled once per predictor, policy kind and number of points; episodes change only the numbers inside.
+_total_cost = eqx.filter_jit(_predicted)
+_value_and_gradient = eqx.filter_jit(eqx.filter_value_and_grad(_predicted))
+
+
+class Improvement(eqx.Module):
+    """The result of a search, and why it ended."""
+
+    policy: Policy
+    cost: float
+    evaluations: int
+    stopped: str
+    history: Float[np.ndarray, " evaluations"]
+    """The best predicted cost after each evaluation."""
+
+
+class _Stop(Exception):
+    """Ends a search from inside its objective: SciPy's own limits overshoot."""
+
+
+@float64
+def improve(
+    policy: Policy,
+    problem: Problem,
+    *,
+    evaluations: int = 300,
+    on_evaluation: Callable[[int, float], None] | None = None,
+) -> Improvement:
+    """Improve a policy with BFGS, with at most `evaluations` values and gradients (Algorithm 1, line 8).
+
+    The best policy seen is returned, not the last, and the budget is kept to the letter. A policy for which the prediction
+    has no finite value is refused with a large one.
+    """
+    if evaluations < 1:
+        raise ValueError(f"A policy search needs at least one evaluation; given {evaluations}.")
+    flat, unravel = ravel_pytree(policy)
+    best, history, since_step = (np.inf, np.asarray(flat)), [], 0
+
+    def objective(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal best, since_step
+        if len(history) >= evaluations:
+            raise _Stop(f"the budget of {evaluations} evaluations is used up")
+        if since_step >= LINE_SEARCH_LIMIT:
+            raise _Stop(f"a line search took more than {LINE_SEARCH_LIMIT} evaluations: no further descent")
+        value, gradient = problem.value_and_gradient(unravel(jnp.asarray(parameters)))
+        value, gradient = float(value), np.asarray(ravel_pytree(gradient)[0])
+        if not (np.isfinite(value) and np.isfinite(gradient).all()):
+            value, gradient = float(problem.steps + 1), np.zeros_like(parameters)
+        if value < best[0]:
+            best = (value, np.array(parameters))
+        since_step += 1
+        history.append(best[0])
+        if on_evaluation is not None:
+            on_evaluation(len(history), best[0])
+        return value, gradient
+
+    def accepted(_: np.ndarray) -> None:
+        nonlocal since_step
+        since_step = 0
+
+    try:
+        result = scipy.optimize.minimize(
+            objective, np.asarray(flat), jac=True, method="BFGS", callback=accepted, options={"gtol": 1e-4}
+        )
+        stopped = "the gradient vanished" if result.success else "no further descent along the gradient"
+    except _Stop as reason:
+        stopped = str(reason)
+    return Improvement(unravel(jnp.asarray(best[1])), best[0], len(history), stopped, np.asarray(history))
+
+
+WIDE = 3.0
+"""How much wider the cost of the wider problem is: about 0.3 m instead of 0.1 m on the cart-pole."""
+
+
+@float64
+def search(
+    problem: Problem,
+    earlier: Sequence[Policy],
+    fresh: Sequence[Policy],
+    *,
+    evaluations: int = 150,
+    on_evaluation: Callable[[int, float], None] | None = None,
+) -> Improvement:
+    """The best of several searches: from the best earlier policy, from a random one, and from the last one widened.
+
+    - An earlier policy is improved as it is. It is the one that the new model, not the old, thinks best of.
+    - Random policies are first improved in the wide problem along the most likely trajectory, which takes
+      milliseconds per evaluation; the most promising one goes on with the full prediction, wide and then narrow.
+    - The latest policy is widened and narrowed again, which may carry it over into a better valley.
+
+    Without `fresh` policies only the first is done. `evaluations` is the budget of each search in the narrow problem;
+    in the wide one it is a third of that.
+    """
+    found: list[Improvement] = []
+    spent = 0
+
+    def report(count: int, cost: float) -> None:
+        if on_evaluation is not None:
+            on_evaluation(spent + count, min([cost, *(each.cost for each in found)]))
+
+    def down(policy: Policy, *, wide: bool) -> None:
+        nonlocal spent
+        if wide:
+            widely = improve(policy, problem.widened(WIDE), evaluations=max(evaluations // 3, 1))
+            policy, spent = widely.policy, spent + widely.evaluations
+        narrow = improve(policy, problem, evaluations=evaluations, on_evaluation=report)
+        spent += narrow.evaluations
+        found.append(narrow)
+
+    if earlier:
+        down(min(earlier, key=problem.value), wide=False)
+    if fresh:
+        easy = problem._replace(predictor=MostLikely()).widened(WIDE)
+        started = [improve(policy, easy, evaluations=evaluations).policy for policy in fresh]
+        down(min(started, key=problem.widened(WIDE).value), wide=True)
+        if earlier:
+            down(earlier[-1], wide=True)
+    if not found:
+        raise ValueError("A policy search needs a policy to start from: give `earlier` or `fresh` ones.")
+    best = min(found, key=lambda each: each.cost)
+    return eqx.tree_at(lambda each: each.evaluations, best, spent)

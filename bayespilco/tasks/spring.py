@@ -1,0 +1,42 @@
+"""A first try that learns in seconds: push a damped mass on a spring to a mark, with noisy sensors."""
+
+import numpy as np
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bayespilco.cost import SaturatingCost
+from bayespilco.features import AngleFeatures
+from bayespilco.gaussian import Gaussian
+from bayespilco.precision import float64
+from bayespilco.tasks.task import Component, Task, diagonal, hold
+
+MASS = 1.0  # kg
+STIFFNESS = 1.0  # N/m
+DAMPING = 0.4  # Ns/m
+
+
+def derivative(x: Float[Array, " state"], u: Float[Array, " action"]) -> Float[Array, " state"]:
+    position, velocity = x
+    return jnp.stack([velocity, (u[0] - STIFFNESS * position - DAMPING * velocity) / MASS])
+
+
+@float64
+def spring() -> Task:
+    """A mass on a spring, to be held 0.5 m away from rest by a linear policy."""
+    return Task(
+        name="spring",
+        states=(Component("position", "m"), Component("velocity", "m/s")),
+        actions=(Component("force", "N"),),
+        angles=(),
+        dt=0.2,
+        steps=20,
+        plant=_PLANT,
+        action_limits=[2.0],
+        initial=Gaussian([0.0, 0.0], diagonal(0.1, 0.1)),
+        sensor_std=[0.02, 0.1],
+        cost=SaturatingCost(AngleFeatures((), (0,)), [0.5], np.array([[1 / 0.25**2]])),
+        policy_kind="linear",
+    )
+
+
+_PLANT = hold(derivative, 0.2, substeps=10)
