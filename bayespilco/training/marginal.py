@@ -1,0 +1,286 @@
+"""Ordinary GP training: each output's hyperparameters by marginal likelihood.
+
+The inputs are taken as exact and all noise as noise of the targets. For observed series that is wrong (the inputs are
+observations too), which is why this is only where training starts.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.scipy.linalg as jsl
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from bayespilco.gp import GaussianProcess, condition_sparse
+from bayespilco.precision import as_float64, float64
+from bayespilco.training.likelihood import (
+    Hyperparameters,
+    Points,
+    covariance_matrix,
+    curb_penalty,
+    negative_log_likelihood,
+    snr_penalty,
+    sparse_negative_log_likelihood,
+)
+from bayespilco.training.minimise import Minimum, minimise
+
+Kind = Literal["full", "fitc", "vfe"]
+Penalty = Literal["snr", "curb"]
+
+SIZES = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+"""Data are padded to these numbers of points, so that growing data seldom needs a new compilation."""
+STARTS = ((1.0, 0.1), (3.0, 0.5), (0.3, 0.03), (1.0, 1.0), (3.0, 0.05))
+"""Where searches start: length-scales over the inputs' spread, and noise over signal. The first is the usual one."""
+JITTERS = (0.0, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
+"""Shares of the signal variance tried as extra noise, in this order, when a covariance is numerically singular."""
+
+
+class MarginalFit(eqx.Module):
+    """A trained GP and how its training went; lists have one entry per output."""
+
+    gp: GaussianProcess
+    noise_variance: Float[Array, " output"]
+    """sn^2, jitter included."""
+    objective: Float[Array, " output"]
+    """Negative log marginal likelihood plus penalty, in the units of the data."""
+    evaluations: int = eqx.field(static=True)
+    jitter: float = eqx.field(static=True)
+    """The largest share of a signal variance that had to be added to make a covariance invertible; mostly 0."""
+    stopped: tuple[str, ...] = eqx.field(static=True)
+
+
+class _Units(eqx.Module):
+    """Inputs and residuals scaled to unit size: where the search happens."""
+
+    centre: np.ndarray
+    spread: np.ndarray
+    middle: np.ndarray
+    size: np.ndarray
+
+    def raw(self, hyper: Hyperparameters) -> Hyperparameters:
+        slope = hyper.slope * self.size[:, None] / self.spread
+        return Hyperparameters(
+            hyper.log_length_scales + np.log(self.spread),
+            hyper.log_signal + np.log(self.size),
+            hyper.log_noise + np.log(self.size),
+            slope,
+            hyper.offset * self.size + self.middle - slope @ self.centre,
+        )
+
+
+@float64
+def fit_marginal(
+    inputs: ArrayLike,
+    targets: ArrayLike,
+    *,
+    kernel_inputs: tuple[bool, ...] | None = None,
+    linear_inputs: tuple[bool, ...] | None = None,
+    kind: Kind = "full",
+    inducing: ArrayLike | None = None,
+    penalty: Penalty = "snr",
+    snr: float = 500.0,
+    evaluations: int = 150,
+    starts: int = 1,
+    on_progress: Callable[[float], object] | None = None,
+) -> MarginalFit:
+    """Train one GP per output on `targets = f(inputs) + noise`, with a linear mean, and condition it on the data.
+
+    Each output is searched on its own (their objectives share nothing, and one that is done costs no more), in units
+    in which inputs and residuals have size one. The linear mean starts from least squares.
+
+    Args:
+        inputs: Of shape (points, input).
+        targets: Of shape (points, output).
+        kernel_inputs: Which inputs the kernel sees; the others get a length-scale of infinity. Default: all.
+        linear_inputs: Which inputs the linear mean has weights on. Default: all.
+        kind: The full GP, or a sparse one over fixed `inducing` points.
+        penalty: `"snr"` for `(SNR / snr)^30`, `"curb"` for PILCO v0.9's, which limits the length-scales too.
+        evaluations: At most this many per output and start.
+        starts: How many different starts to search from; the best result is kept.
+
+    Returns:
+        The conditioned GP. With too few points to learn anything (no more than linear weights) the start's sizes are
+        kept and `stopped` says so.
+    """
+    x, y = _checked(inputs, targets)
+    n, size = x.shape
+    outputs = y.shape[1]
+    in_kernel, in_mean = _mask(kernel_inputs, size, "kernel_inputs"), _mask(linear_inputs, size, "linear_inputs")
+    if (kind == "full") != (inducing is None):
+        raise ValueError(f'Give inducing points with kind "fitc" or "vfe" and only then; given kind "{kind}".')
+    if not 1 <= starts <= len(STARTS):
+        raise ValueError(f"starts must be between 1 and {len(STARTS)}; given {starts}.")
+
+    enough = n > int(in_mean.sum()) + 2
+    units, slope = _units(x, y, in_mean, enough)
+    scaled, residual = (x - units.centre) / units.spread, (y - units.middle) / units.size
+    points = [_padded(scaled, residual[:, a], in_kernel, in_mean) for a in range(outputs)]
+    z = None if inducing is None else jnp.asarray((np.asarray(inducing) - units.centre) / units.spread)
+    bounds = [(-3.0, 7.0)] * size + [(-9.0, 9.0)] + [(-9.0, 5.0)] + [(-1e9, 1e9)] * (size + 1)
+
+    found: list[Minimum] = []
+    spent = 0
+    for a in range(outputs):
+        candidates = []
+        for k, (length, noise) in enumerate(STARTS[:starts]):
+            start = np.concatenate([np.full(size, np.log(length)), [0.0, np.log(noise)], slope[a], [0.0]])
+
+            def function(vector: np.ndarray, data: Points = points[a]) -> tuple[float, np.ndarray]:
+                value, gradient = _value_and_gradient(jnp.asarray(vector), data, z, kind, penalty, snr)
+                return float(value), np.asarray(gradient)
+
+            def report(fraction: float, done: int = a * starts + k) -> None:
+                if on_progress is not None:
+                    on_progress((done + fraction) / (outputs * starts))
+
+            if enough:
+                candidates.append(minimise(function, start, evaluations=evaluations, bounds=bounds, on_progress=report))
+            else:
+                why = f"{n} points are too few to learn from: the starting sizes were kept"
+                candidates.append(Minimum(start, function(start)[0], 1, why))
+        spent += sum(c.evaluations for c in candidates)
+        found.append(min(candidates, key=lambda c: c.value))
+
+    hyper = _unpack(np.stack([m.x for m in found]))
+    gp, noise_variance, jitter = _conditioned(x, y, units, hyper, points, in_kernel, in_mean, kind, inducing)
+    objective = np.array([m.value for m in found]) + n * np.log(units.size)
+    return MarginalFit(
+        gp, as_float64(noise_variance), as_float64(objective), spent, jitter, tuple(m.stopped for m in found)
+    )
+
+
+@eqx.filter_jit
+def _value_and_gradient(
+    vector: Array, data: Points, inducing: Array | None, kind: Kind, penalty: Penalty, snr: float
+) -> tuple[Array, Array]:
+    def objective(vector: Array) -> Array:
+        hyper = _unpack(vector)
+        if inducing is None:
+            value = negative_log_likelihood(hyper, data)
+        else:
+            value = sparse_negative_log_likelihood(hyper, data, inducing, "fitc" if kind == "fitc" else "vfe")
+        if penalty == "curb":
+            return value + curb_penalty(hyper, jnp.ones_like(hyper.slope), snr)  # spreads are one in these units
+        return value + snr_penalty(hyper.log_signal, hyper.log_noise, snr)
+
+    return jax.value_and_grad(objective)(vector)
+
+
+def _unpack(vector):  # type: ignore[no-untyped-def]
+    size = (vector.shape[-1] - 3) // 2
+    return Hyperparameters(
+        vector[..., :size], vector[..., size], vector[..., size + 1], vector[..., size + 2 : -1], vector[..., -1]
+    )
+
+
+def _checked(inputs: object, targets: object) -> tuple[np.ndarray, np.ndarray]:
+    x, y = np.asarray(inputs, dtype=np.float64), np.asarray(targets, dtype=np.float64)
+    if x.ndim != 2 or y.ndim != 2 or x.shape[0] != y.shape[0]:
+        raise ValueError(
+            "Training needs inputs of shape (points, input) and targets of shape (points, output), with equally many "
+            f"points; given {x.shape} and {y.shape}. For one output use targets[:, None]."
+        )
+    if x.shape[0] == 0:
+        raise ValueError("Training needs at least one data point; given none. Record an episode first.")
+    for name, value in (("inputs", x), ("targets", y)):
+        if not np.isfinite(value).all():
+            row = int(np.argwhere(~np.isfinite(value))[0, 0])
+            raise ValueError(f"{name} must be finite; row {row} is {value[row]}. Leave such rows out of the training.")
+    return x, y
+
+
+def _mask(given: tuple[bool, ...] | None, size: int, name: str) -> np.ndarray:
+    mask = np.ones(size, dtype=bool) if given is None else np.asarray(given, dtype=bool)
+    if mask.shape != (size,):
+        raise ValueError(f"{name} must say true or false for each of the {size} inputs; given {given}.")
+    return mask
+
+
+def _units(x: np.ndarray, y: np.ndarray, in_mean: np.ndarray, enough: bool) -> tuple[_Units, np.ndarray]:
+    """The units of the search, and in them the slope of the least-squares line."""
+    centre, spread = x.mean(axis=0), x.std(axis=0)
+    spread = np.where(spread > 1e-12 * np.maximum(np.abs(centre), 1e-300), spread, np.maximum(np.abs(centre), 1.0))
+    middle, deviation = y.mean(axis=0), y.std(axis=0)
+    constant = deviation <= 1e-12 * np.abs(middle)
+    deviation = np.where(constant, np.where(middle == 0, 1.0, np.abs(middle)), deviation)
+    design = np.where(in_mean & enough, (x - centre) / spread, 0.0)
+    slope = np.linalg.lstsq(design, y - middle, rcond=1e-10)[0].T
+    # What a line leaves is the size of the kernel's part; data on a line exactly still need some size.
+    left = (y - middle - design @ slope.T).std(axis=0)
+    size = np.maximum(left, (1e-4 if enough else 1.0) * deviation)
+    return _Units(centre, spread, middle, size), slope / size[:, None]
+
+
+def _padded(x: np.ndarray, y: np.ndarray, in_kernel: np.ndarray, in_mean: np.ndarray) -> Points:
+    n = len(x)
+    extra = next((size for size in SIZES if size >= n), n) - n
+    return Points(
+        jnp.asarray(np.pad(x, ((0, extra), (0, 0)))),
+        jnp.asarray(np.pad(y, (0, extra))),
+        jnp.asarray(np.arange(n + extra) < n),
+        jnp.asarray(in_kernel),
+        jnp.asarray(in_mean),
+    )
+
+
+def _conditioned(
+    x: np.ndarray,
+    y: np.ndarray,
+    units: _Units,
+    hyper: Hyperparameters,
+    points: list[Points],
+    in_kernel: np.ndarray,
+    in_mean: np.ndarray,
+    kind: Kind,
+    inducing: object,
+) -> tuple[GaussianProcess, np.ndarray, float]:
+    """The GP of these hyperparameters (in scaled units) given the data, its noise variances, and the jitter needed."""
+    raw = units.raw(hyper._replace(slope=np.where(in_mean, hyper.slope, 0.0)))
+    lengths = np.where(in_kernel, np.exp(raw.log_length_scales), np.inf)
+    signal, n = np.exp(2 * raw.log_signal), len(x)
+    for jitter in JITTERS:
+        noise = np.exp(2 * raw.log_noise) + jitter * signal
+        if inducing is None:
+            # On the padded data, in scaled units: y = size y' makes W = W' / size^2 and beta = beta' / size.
+            log_noise = np.log(noise) / 2 - np.log(units.size)
+            solved = [_solve(_unpack(row), d) for row, d in zip(_packed(hyper, log_noise), points, strict=True)]
+            W = np.stack([np.asarray(w)[:n, :n] for w, _ in solved]) / units.size[:, None, None] ** 2
+            beta = np.stack([np.asarray(b)[:n] for _, b in solved]) / units.size[:, None]
+            parts = (x, beta, W)
+        else:
+            model = condition_sparse(
+                *map(jnp.asarray, (x, y, inducing, lengths, signal, noise, raw.slope, raw.offset)),
+                kind="fitc" if kind == "fitc" else "vfe",
+                ridge=jnp.asarray(max(1e-6, jitter) * signal),
+            )
+            parts = (np.asarray(inducing), np.asarray(model.weights), np.asarray(model.precision))
+        if all(np.isfinite(part).all() for part in parts):
+            where, beta, W = parts
+            return GaussianProcess(where, lengths, signal, beta, W, raw.slope, raw.offset), noise, jitter
+    raise ValueError(
+        f"The GP's covariance is singular even with {JITTERS[-1]:g} of its signal variance added as noise. "
+        f"Signal {np.sqrt(signal)}, noise {np.exp(raw.log_noise)}: try a lower snr, or remove inputs that repeat."
+    )
+
+
+def _packed(hyper: Hyperparameters, log_noise: np.ndarray) -> np.ndarray:
+    lengths, signal, _, slope, offset = hyper
+    return np.concatenate([lengths, signal[:, None], log_noise[:, None], slope, offset[:, None]], axis=1)
+
+
+@eqx.filter_jit
+def _solve(hyper: Hyperparameters, data: Points) -> tuple[Array, Array]:
+    """`W = (K + sn^2 I)^-1` and `beta = W r`, zero on padding."""
+    scaled = jnp.where(data.kernel_inputs, data.inputs * jnp.exp(-hyper.log_length_scales), 0.0)
+    noise = jnp.exp(2 * hyper.log_noise)
+    L = jnp.linalg.cholesky(
+        covariance_matrix(scaled, hyper.log_signal, data.real) + jnp.diag(jnp.where(data.real, noise, 1.0))
+    )
+    W = jsl.cho_solve((L, True), jnp.eye(data.real.shape[0]))
+    slope = jnp.where(data.linear_inputs, hyper.slope, 0.0)
+    residual = jnp.where(data.real, data.targets - data.inputs @ slope - hyper.offset, 0.0)
+    return W, W @ residual
