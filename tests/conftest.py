@@ -4,6 +4,11 @@ Rank promotion stays allowed: the formulas subtract a mean from a table of point
 annotations catch what a forbidden promotion would.
 """
 
+import os
+
+# The tests compile far more than they compute. (Before JAX is imported; a flag already set is left alone.)
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+
 import jax
 import pytest
 from jaxtyping import install_import_hook

@@ -47,7 +47,7 @@ def reference(case: dict[str, Any], parameters: jax.Array | None = None) -> Refe
     states, actions = (int(control[name].item()) for name in ("D", "U"))
     carried = states - int(control["E"].item())  # how many components of the state are the previous action
     angles = indices(control["angi"])
-    gp = copying(condition(model["inputs"], model["target"], **kernel_pc(model["hyp"])), carried, states)
+    gp = copying(eqx.filter_jit(condition)(model["inputs"], model["target"], **kernel_pc(model["hyp"])), carried, states)
     dynamics = Dynamics(
         gp,
         AngleFeatures(angles, tuple(range(states + actions))),
@@ -163,7 +163,7 @@ def test_six_filtered_steps(number: int) -> None:
     cost = cart_pole_pc(case["cost"]["ell"].item(), case["cost"]["width"].item())
     this = reference(case)
     start = stored(case["s"])
-    step = eqx.filter_jit(original_step)
+    step, cost_of = eqx.filter_jit(original_step), jax.jit(cost.moments)
 
     # 1. What they computed.
     now, costs = start, []
@@ -171,7 +171,7 @@ def test_six_filtered_steps(number: int) -> None:
         assert_close(now.mean, expected["m"].ravel(), 1e-9, f"mean at {t}")
         assert_close(now.cov, expected["s"], 1e-9, f"covariance at {t}")
         assert_close(now.belief_cov, expected["v"], 1e-9, f"V at {t}")
-        of_state = cost.moments(Gaussian(now.mean[:5], now.cov[:5, :5]))
+        of_state = cost_of(Gaussian(now.mean[:5], now.cov[:5, :5]))
         costs.append(of_state.mean[0])
         assert_close(of_state.mean, case["costs"][t]["m"].ravel(), 1e-9, f"cost at {t}")
         assert_close(of_state.cov, case["costs"][t]["s"], 1e-8, f"cost variance at {t}")
