@@ -158,7 +158,7 @@ def test_learns_noise_and_function_that_ordinary_training_misses() -> None:
     )
     error = lambda gp: np.sqrt(np.mean((np.asarray(jax.vmap(gp)(inputs)) - after) ** 2, axis=0))  # noqa: E731
     assert (error(fit.dynamics.gp) < 0.7 * error(ordinary)).all(), (error(fit.dynamics.gp), error(ordinary))
-    assert fit.evaluations <= 60 and "evaluations" in fit.stopped or "converged" in fit.stopped
+    assert fit.evaluations <= 60 and fit.stopped
     assert progress == sorted(progress) and progress[-1] <= 1
 
     again = fit_direct(trials, FEATURES, INITIAL, points=15, evaluations=3, previous=fit.dynamics)

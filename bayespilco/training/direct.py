@@ -153,6 +153,8 @@ def fit_direct(
         The model with the lowest objective seen.
     """
     _check(trials, features, initial, points)
+    if evaluations < 3:
+        raise ValueError(f"evaluations must be at least 3: one for each start, and one to search; given {evaluations}.")
     x, y = transitions(trials, features)
     kernel_inputs, linear_inputs = input_masks(features)
     model = DirectModel(spread_out(x, points), features, kernel_inputs, linear_inputs)
@@ -173,7 +175,7 @@ def fit_direct(
         value, gradient = _value_and_gradient(unravel(jnp.asarray(vector)), frame, model, trials, initial)
         return float(value), np.concatenate([np.ravel(part) for part in gradient])
 
-    remaining = max(evaluations - len(starts), 1)
+    remaining = evaluations - len(starts)
     best = minimise(function, np.asarray(flat), evaluations=remaining, memory=100, on_progress=on_progress)
     dynamics = model.dynamics(frame.parameters(unravel(jnp.asarray(best.x))))
     return DirectFit(dynamics, best.value, best.evaluations + len(starts), best.stopped)
