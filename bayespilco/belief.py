@@ -21,7 +21,7 @@ Update = Literal["conserving", "literal"]
 
 
 def _kalman(V: Float[Array, "state state"], R: Float[Array, "state state"]) -> Float[Array, "state state"]:
-    """`W_z = V (V + R)^-1`, the weight of the observation; `W_m = I - W_z` is the prior's (below Eq. 10)."""
+    """`W_z = V (V + R)^-1`, the weight of the observation; `W_m = I - W_z` is the prior's (below Eq. 9)."""
     return jsl.cho_solve((jnp.linalg.cholesky(V + R), True), V).T
 
 
@@ -32,7 +32,7 @@ class Belief(eqx.Module):
     cov: Float[Array, "state state"]
 
     def update(self, observation: Float[Array, " state"], R: Float[Array, "state state"]) -> "Belief":
-        """Combine with an observation (Eqs. 8-10)."""
+        """Combine with an observation (Eqs. 7-9)."""
         Wz = _kalman(self.cov, R)
         return Belief(self.mean + Wz @ (observation - self.mean), symmetrise(R @ Wz.T))
 
@@ -40,7 +40,7 @@ class Belief(eqx.Module):
         return policy.at_belief(Gaussian(self.mean, self.cov))
 
     def predict(self, dynamics: Dynamics, action: Float[Array, " action"]) -> "Belief":
-        """Appendix A on the joint of belief and action, whose action block is zero (Eqs. 12-15)."""
+        """Appendix A on the joint of belief and action, whose action block is zero (Eqs. 11-14)."""
         known = Gaussian(jnp.concatenate([self.mean, action]), jnp.pad(self.cov, (0, action.shape[0])))
         following = dynamics.moments(known)
         return Belief(following.mean, following.cov)
@@ -56,11 +56,11 @@ class BeliefDistribution(eqx.Module):
 
     @property
     def state(self) -> Gaussian:
-        """The latent state (Eq. 22): the distribution over beliefs, flattened."""
+        """The latent state (Eq. 21): the distribution over beliefs, flattened."""
         return Gaussian(self.mean.mean, self.mean.cov + self.cov)
 
     def update(self, R: Float[Array, "state state"], how: Update = "conserving") -> "BeliefDistribution":
-        """What an observation not yet made will do to the belief (Eq. 17, corrected).
+        """What an observation not yet made will do to the belief (Eqs. 15-16, corrected).
 
         The observation `Z = X + e` shares the latent state with the belief, so `Cov[M, Z] = S`. Then the spread of the
         mean gains exactly what the belief's covariance loses: `S + V` is conserved. The paper sets `Cov[M, Z] = 0`

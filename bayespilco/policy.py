@@ -66,7 +66,7 @@ class PolicyMap(eqx.Module):
 
     @float64
     def at_belief(self, belief: Gaussian) -> Float[Array, " action"]:
-        """The action for one belief (Eq. 11): the policy sees the features that the belief expects."""
+        """The action for one belief (Eq. 10): the policy sees the features that the belief expects."""
         return self.squash(self.function(self.features.moments(belief).mean))
 
     @float64

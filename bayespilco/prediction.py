@@ -87,8 +87,9 @@ class Prediction(eqx.Module):
     """Whether the prediction left every plausible range; from then on it stands still and costs 1 per step."""
 
     @property
+    @float64
     def total_cost(self) -> Float[Array, ""]:
-        """J (Eq. 7 with gamma = 1): the sum of the expected costs, the first state's included."""
+        """J (Eq. 6 with gamma = 1): the sum of the expected costs, the first state's included."""
         return jnp.sum(self.cost_mean)
 
 
