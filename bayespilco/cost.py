@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from bayespilco.features import AngleFeatures
 from bayespilco.gaussian import Gaussian, Moments, check_covariance
 from bayespilco.precision import as_float64, float64, is_concrete
+from bayespilco.shrink import shrink
 
 
 class SaturatingCost(eqx.Module):
@@ -64,14 +65,10 @@ class SaturatingCost(eqx.Module):
         `W_V = W (I + V W)^-1`, whose mean and variance over `M` are those of `moments`. With `V = 0` the second is 0.
         """
         inner, V = self.features.belief_moments(gaussian, cov)
-        eye = jnp.eye(V.shape[0])
         flat, slope = self._log_reward(inner.mean, inner.cov + V, 1.0)
-        blurred = jnp.linalg.solve(eye + V @ self.weight, V)
-        blurred_weight = self.weight - self.weight @ blurred @ self.weight
-        _, log_det = jnp.linalg.slogdet(eye + V @ self.weight)
-        wide = SaturatingCost(self.features, self.target, (blurred_weight + blurred_weight.T) / 2)
-        log_square, _ = wide._log_reward(inner.mean, inner.cov, 2.0)
-        of_mean = jnp.exp(log_square - log_det) - jnp.exp(2 * flat)
+        blurred, log_scale = shrink(self.weight, V)
+        log_square, _ = SaturatingCost(self.features, self.target, blurred)._log_reward(inner.mean, inner.cov, 2.0)
+        of_mean = jnp.exp(log_square + 2 * log_scale) - jnp.exp(2 * flat)
         total, _ = self._log_reward(inner.mean, inner.cov + V, 2.0)
         variance = jnp.exp(total) - jnp.exp(2 * flat) - of_mean
         gain = inner.gain @ (jnp.exp(flat) * slope)
@@ -80,9 +77,7 @@ class SaturatingCost(eqx.Module):
     def _log_reward(
         self, m: Float[Array, " feature"], S: Float[Array, "feature feature"], power: float
     ) -> tuple[Float[Array, ""], Float[Array, " feature"]]:
-        """`log E[exp(-power d'Wd/2)]` and `W (I + power S W)^-1 d`, the slope of its first power."""
-        R = jnp.eye(S.shape[0]) + power * S @ self.weight
+        """`log E[exp(-power d'Wd/2)]`, and the gain of the first power's exponent, `-(I + W S)^-1 W d`."""
         d = m - self.target
-        solved = jnp.linalg.solve(R.T, self.weight @ d)  # W (I + SW)^-1 = (I + WS)^-1 W
-        _, log_det = jnp.linalg.slogdet(R)
-        return -log_det / 2 - power * d @ solved / 2, solved
+        blurred, log_scale = shrink(power * self.weight, S)
+        return log_scale - d @ blurred @ d / 2, blurred @ d

@@ -82,24 +82,29 @@ class AngleFeatures(eqx.Module):
 
     @float64
     def moments(self, gaussian: Gaussian) -> Moments:
-        return self.belief_moments(gaussian, jnp.zeros_like(gaussian.cov))[0]
+        _, twice = self._select(gaussian.size)
+        return self._append(gaussian, sines(_linear(twice, gaussian), self._phases))
 
     @float64
     def belief_moments(
         self, gaussian: Gaussian, cov: Float[Array, "dim dim"]
     ) -> tuple[Moments, Float[Array, "feature feature"]]:
         """Moments of the belief's expected features, and the expected covariance of the features in the belief."""
-        keep, twice = self._select(gaussian.size)
+        _, twice = self._select(gaussian.size)
         trig, trig_cov = belief_sines(_linear(twice, gaussian), twice @ cov @ twice.T, self._phases)
+        moments = self._append(gaussian, trig)
+        return moments, self._assemble(moments.gain, cov, trig_cov)
+
+    def _append(self, gaussian: Gaussian, trig: Moments) -> Moments:
+        keep, twice = self._select(gaussian.size)
         gain = jnp.concatenate([keep.T, twice.T @ trig.gain], axis=1)
-
-        def assemble(input_cov: Array, trig_block: Array) -> Array:
-            # Cov[kept, kept] and Cov[kept, trig] follow from the gain; the sines' own block is what it is.
-            full = gain.T @ input_cov @ gain
-            return full.at[len(self.keep) :, len(self.keep) :].set(trig_block)
-
         mean = jnp.concatenate([keep @ gaussian.mean, trig.mean])
-        return Moments(mean, assemble(gaussian.cov, trig.cov), gain), assemble(cov, trig_cov)
+        return Moments(mean, self._assemble(gain, gaussian.cov, trig.cov), gain)
+
+    def _assemble(self, gain: Array, input_cov: Array, trig_block: Array) -> Float[Array, "feature feature"]:
+        """Cov[kept, kept] and Cov[kept, trig] follow from the gain; the sines' own block is what it is."""
+        kept = len(self.keep)
+        return (gain.T @ input_cov @ gain).at[kept:, kept:].set(trig_block)
 
 
 class Saturation(eqx.Module):
@@ -119,7 +124,9 @@ class Saturation(eqx.Module):
 
     @float64
     def moments(self, gaussian: Gaussian) -> Moments:
-        return self.belief_moments(gaussian, jnp.zeros_like(gaussian.cov))[0]
+        multiples, combine = self._phases()
+        inner = sines(_linear(multiples, gaussian), jnp.zeros(multiples.shape[0]))
+        return Moments(combine @ inner.mean, combine @ inner.cov @ combine.T, multiples.T @ inner.gain @ combine.T)
 
     @float64
     def belief_moments(

@@ -12,14 +12,14 @@ blurred already. Neither `V` nor `S` is ever inverted: both are singular in the 
 
 import jax
 import jax.numpy as jnp
-import jax.scipy.linalg as jsl
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayespilco.gaussian import Gaussian, Moments, symmetrise
+from bayespilco.gaussian import Gaussian, Moments
 from bayespilco.gp import GaussianProcess
 from bayespilco.pair_sums import over_pairs, own_sums, pair_sum
 from bayespilco.precision import float64
+from bayespilco.shrink import shrink
 
 
 @float64
@@ -59,7 +59,7 @@ def belief_moments(
     """
     flat, kernel_mean, C = _flattened(gp, Gaussian(mean_gaussian.mean, mean_gaussian.cov + cov))
     S = mean_gaussian.cov
-    second, _ = _second_moments(gp, mean_gaussian.mean, S, cov, uncertain=False)
+    second, _ = _second_moments(gp, mean_gaussian.mean, S, cov)
     spread = second - jnp.outer(kernel_mean, kernel_mean) + _linear_terms(C, S, gp.slope)  # Eq. 38
     return Moments(flat.mean, spread, flat.gain), flat.cov - spread  # Eq. 40
 
@@ -74,7 +74,7 @@ def _flattened(
     kernel_mean = jnp.sum(weighted, axis=1)
     mean = kernel_mean + gp.slope @ mu + gp.offset  # Eq. 25
     C = jnp.einsum("oij,oj->io", A, weighted @ (gp.inputs - mu))  # Eq. 26
-    second, traces = _second_moments(gp, mu, V, jnp.zeros_like(V), uncertain=True)
+    second, traces = _second_moments(gp, mu, V, None)
     cov = second - jnp.outer(kernel_mean, kernel_mean) + _linear_terms(C, V, gp.slope)  # Eq. 27
     if gp.precision is not None:
         variance = gp.signal_variance - traces + _mean_uncertainty(gp, gaussian, A, log_q)
@@ -87,66 +87,48 @@ def _kernel_average(
 ) -> tuple[Float[Array, "output input input"], Float[Array, "output points"]]:
     """`(L_a + V)^-1` and `log q(x_i, mu, L_a, V)` for every output and point (Eq. 30)."""
     centred = gp.inputs - mu
-
-    def one(length_scales: Array) -> tuple[Array, Array]:
-        D = 1 / length_scales
-        root = jnp.linalg.cholesky(jnp.eye(mu.shape[0]) + D[:, None] * V * D)  # eigenvalues >= 1, whatever V
-        half = jsl.solve_triangular(root, jnp.diag(D), lower=True)
-        log_det = jnp.sum(jnp.log(jnp.diag(root)))
-        return half.T @ half, -log_det - jnp.sum((centred @ half.T) ** 2, axis=1) / 2
-
-    return jax.vmap(one)(gp.length_scales)
+    A, log_det = jax.vmap(shrink, in_axes=(0, None))(jax.vmap(jnp.diag)(gp.length_scales**-2), V)
+    return A, log_det[:, None] - jnp.einsum("opi,pi->op", centred @ A, centred) / 2
 
 
 def _second_moments(
     gp: GaussianProcess,
     mu: Float[Array, " input"],
     S: Float[Array, "input input"],
-    V: Float[Array, "input input"],
-    *,
-    uncertain: bool,
+    V: Float[Array, "input input"] | None,
 ) -> tuple[Float[Array, "output output"], Float[Array, " output"]]:
-    """`s_a^2 s_b^2 beta_a' Q beta_b` for every pair of outputs, and `s_a^4 tr(W_a Q)` if `uncertain` (Eqs. 27, 38).
+    """`s_a^2 s_b^2 beta_a' Q beta_b` for every pair of outputs (Eqs. 27, 38), and for `V = None` also `s_a^4 tr(W_a Q)`.
 
     For one pair, `Q_ij = |R|^-1/2 exp(p_i + r_j + a_i' T b_j)` with `T = R^-1 S`, `a = (La+V)^-1 (x-mu)`, and
     `p = log q + 1/2 a' T a`: the form that `pair_sums` sweeps.
     """
-    A, log_q = _kernel_average(gp, mu, V)
-    a = jnp.einsum("oij,pj->opi", A, gp.inputs - mu)
-    weights = gp.signal_variance[:, None] * gp.weights
-    outputs = gp.offset.shape[0]
-    eye = jnp.eye(mu.shape[0])
-
-    def blur(A_sum: Array) -> tuple[Array, Array]:
-        """`T = R^-1 S` and `log |R|^-1/2` (Eq. 32)."""
-        R = S @ A_sum + eye
-        lu, pivots = jsl.lu_factor(R)
-        T = symmetrise(jsl.lu_solve((lu, pivots), S))
-        return T, -jnp.sum(jnp.log(jnp.abs(jnp.diag(lu)))) / 2
-
-    def exponent(log_q: Array, a: Array, T: Array) -> Array:
-        return log_q + jnp.sum((a @ T) * a, axis=1) / 2
-
-    def own(log_q: Array, A: Array, a: Array, beta: Array, W: Array | None) -> tuple[Array, Array]:
-        T, log_scale = blur(2 * A)
-        return own_sums(exponent(log_q, a, T) + log_scale / 2, a, T, beta, W)
-
-    with_precision = uncertain and gp.precision is not None
-    W = gp.signal_variance[:, None, None] ** 2 * gp.precision if with_precision else None  # type: ignore[operator]
-    if W is None:
-        diagonal, traces = over_pairs(lambda *x: own(*x, None), log_q, A, a, weights)
+    if V is None:
+        A = jax.vmap(jnp.diag)(gp.length_scales**-2)
+        log_q = -jnp.sum(((gp.inputs - mu) / gp.length_scales[:, None, :]) ** 2, axis=-1) / 2
     else:
-        diagonal, traces = over_pairs(own, log_q, A, a, weights, W)
-    if outputs == 1:
-        return diagonal[:, None], traces
+        A, log_q = _kernel_average(gp, mu, V)
+    a = (gp.inputs - mu) @ A
+    weights = gp.signal_variance[:, None] * gp.weights
 
-    def pair(lq_a: Array, lq_b: Array, A: Array, B: Array, a: Array, b: Array, u: Array, v: Array) -> Array:
-        T, log_scale = blur(A + B)
-        return pair_sum(exponent(lq_a, a, T) + log_scale, exponent(lq_b, b, T), a, b, T, u, v)
+    # All pairs of outputs at once: first each with itself, then the others.
+    outputs = gp.offset.shape[0]
+    others = np.triu_indices(outputs, k=1)
+    i, j = (np.concatenate([np.arange(outputs), index]) for index in others)
+    T, log_scale = jax.vmap(shrink, in_axes=(None, 0))(S, A[i] + A[j])  # R^-1 S and log |R|^-1/2 (Eq. 32)
+    p = log_q[i] + jnp.sum((a[i] @ T) * a[i], axis=-1) / 2 + log_scale[:, None] / 2
+    r = log_q[j] + jnp.sum((a[j] @ T) * a[j], axis=-1) / 2 + log_scale[:, None] / 2
 
-    i, j = np.triu_indices(outputs, k=1)
-    off = over_pairs(pair, log_q[i], log_q[j], A[i], A[j], a[i], a[j], weights[i], weights[j])
-    second = jnp.diag(diagonal).at[i, j].set(off).at[j, i].set(off)
+    own, rest = slice(None, outputs), slice(outputs, None)
+    if V is None and gp.precision is not None:
+        W = gp.signal_variance[:, None, None] ** 2 * gp.precision
+        diagonal, traces = over_pairs(own_sums, p[own], a, T[own], weights, W)
+    else:
+        diagonal, traces = over_pairs(lambda *x: own_sums(*x, None), p[own], a, T[own], weights)
+    second = jnp.diag(diagonal)
+    if outputs > 1:
+        i, j = others
+        off = over_pairs(pair_sum, p[rest], r[rest], a[i], a[j], T[rest], weights[i], weights[j])
+        second = second.at[i, j].set(off).at[j, i].set(off)
     return second, traces
 
 
