@@ -1,3 +1,49 @@
-from bayespilco.gaussian import Gaussian as Gaussian, Moments as Moments
-from bayespilco.gp import GaussianProcess as GaussianProcess
+"""PILCO with Bayesian filtering: learning to control from seconds of noisy experience (McAllister & Rasmussen 2016).
+
+To use it, `learn` a task from `tasks` with one of the four `METHODS`; `bayespilco.runs` keeps the result
+and `bayespilco.report` draws it.
+To read it, go down this list: each module imports only from those above it.
+
+    gaussian      the language of every map: a Gaussian in, mean, covariance and gain out
+    features      sines and cosines of angles, and the squashing of actions
+    gp            the Gaussian process as prediction needs it
+    moments       Appendices A and B of the paper: a Gaussian, or a distribution over beliefs, through the GP
+    policy, cost  what is learned, and what is wanted
+    dynamics      the learned plant: a GP and two noises
+    belief        the filter, executed and predicted
+    prediction    the three predictors
+    episode       recorded experience
+    tasks         plants, with names and units
+    execution     the two executors
+    training      from noisy series to a model
+    improvement   policy search
+    algorithm     Algorithm 1, and the table of methods
+
+Beside the mathematics, and imported when needed: `runs` (files), `report` (figures), `cli` (the command).
+"""
+
 from bayespilco import moments as moments
+from bayespilco import tasks as tasks
+from bayespilco.algorithm import METHODS as METHODS
+from bayespilco.algorithm import Method as Method
+from bayespilco.algorithm import Progress as Progress
+from bayespilco.algorithm import Record as Record
+from bayespilco.algorithm import Run as Run
+from bayespilco.algorithm import learn as learn
+from bayespilco.belief import Belief as Belief
+from bayespilco.belief import BeliefDistribution as BeliefDistribution
+from bayespilco.cost import SaturatingCost as SaturatingCost
+from bayespilco.dynamics import Dynamics as Dynamics
+from bayespilco.episode import Episode as Episode
+from bayespilco.execution import execute as execute
+from bayespilco.execution import execute_many as execute_many
+from bayespilco.features import AngleFeatures as AngleFeatures
+from bayespilco.gaussian import Gaussian as Gaussian
+from bayespilco.gaussian import Moments as Moments
+from bayespilco.gp import GaussianProcess as GaussianProcess
+from bayespilco.policy import LinearPolicy as LinearPolicy
+from bayespilco.policy import RBFPolicy as RBFPolicy
+from bayespilco.prediction import Prediction as Prediction
+from bayespilco.prediction import predict as predict
+from bayespilco.tasks import Task as Task
+from bayespilco.version import VERSION as __version__  # noqa: F401

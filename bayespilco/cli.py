@@ -1,0 +1,160 @@
+"""The command line: `bayespilco learn cart-pole`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+from rich.console import Console
+
+from bayespilco import startup
+from bayespilco.version import VERSION
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False
+)
+
+EXIT_USAGE, EXIT_INTERRUPTED = 2, 130
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command. Whatever the user can mend is said in one sentence on standard error, with exit code 2."""
+    startup.single_thread()
+    try:
+        code = app(arguments, prog_name="bayespilco", standalone_mode=False)
+    except typer.TyperException as error:
+        code = _complain(error.format_message())
+    except (ValueError, OSError) as error:
+        code = _complain(str(error))
+    except typer.Abort:
+        code = EXIT_INTERRUPTED
+    sys.exit(code)
+
+
+def _complain(sentence: str) -> int:
+    if sentence:  # a command without arguments has shown its help already
+        print(f"bayespilco: {sentence}", file=sys.stderr)
+    return EXIT_USAGE
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"bayespilco {VERSION}")
+        raise typer.Exit
+
+
+@app.callback(epilog="Start with `bayespilco learn spring` (seconds), then `bayespilco learn cart-pole` (minutes).")
+def bayespilco(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Learn to control a plant from seconds of noisy experience: PILCO with Bayesian filtering.
+
+    A Gaussian process learns how the plant moves, a filter sees through the noise of its sensors, and a policy is
+    improved on predictions that take both into account. Then it is tried, and learned from, again.
+    """
+
+
+@app.command(
+    epilog="""**Examples**
+
+- `bayespilco learn spring`: a first try that takes seconds
+- `bayespilco learn cart-pole --out runs/first`: the paper's task, the paper's method
+- `bayespilco learn cart-pole --method pilco --seed 3`: no filter, other data
+- `bayespilco learn cart-pole --training direct`: the paper's own training of the dynamics
+
+**Tasks**: cart-pole, spring (described by `bayespilco tasks`)
+
+**Methods**: bayes-filter, pilco, deisenroth, dallaire (described by `bayespilco methods`)
+
+**The directory** gets config.toml, metrics.jsonl and one episode-NN.safetensors per episode while learning goes on, and
+costs.png, learning.png and states.png at the end."""
+)
+def learn(
+    task: Annotated[str, typer.Argument(help="What to learn: cart-pole or spring.")],
+    method: Annotated[str, typer.Option(help="How to predict and execute; see `bayespilco methods`.")] = "bayes-filter",
+    episodes: Annotated[int, typer.Option(help="Episodes in all, the first with random actions.")] = 11,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same run.")] = 0,
+    training: Annotated[
+        str, typer.Option(help="How to train the dynamics: evidence, or direct (the paper's).")
+    ] = "evidence",
+    points: Annotated[int, typer.Option(help="Inducing points of the dynamics model.")] = 50,
+    evaluations: Annotated[int, typer.Option(help="Budget of one policy search, in values and gradients.")] = 150,
+    executions: Annotated[int, typer.Option(help="How often to execute the final policy.")] = 100,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to save the run.", show_default="runs/TASK-METHOD-SEED")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in that directory.")] = False,
+    no_cache: Annotated[
+        bool,
+        typer.Option("--no-cache", envvar="BAYESPILCO_NO_CACHE", help="Do not keep compiled code for the next run."),
+    ] = False,
+) -> None:
+    """Learn a task, save the run, and draw predicted against executed costs."""
+    if not no_cache:
+        startup.keep_compiled_code()
+    from bayespilco import algorithm, report, runs
+    from bayespilco.console import Display, evaluation_sentence
+    from bayespilco.tasks import TASKS
+
+    chosen = algorithm.find(TASKS, task, "task")()
+    algorithm.find(algorithm.METHODS, method, "method")
+    algorithm.find(dict.fromkeys(get_args(algorithm.Training)), training, "training")
+    numbers = {"episodes": episodes, "points": points, "evaluations": evaluations, "executions": executions}
+    for name, value, lowest in [*((name, value, 1) for name, value in numbers.items()), ("seed", seed, 0)]:
+        if value < lowest:
+            raise ValueError(f"--{name} must be at least {lowest}; given {value}.")
+    directory = runs.RunDirectory(
+        out or Path("runs") / f"{task}-{method}-{seed}",
+        runs.Config(task, method, seed, training, episodes, points, evaluations),
+        force=force,
+    )
+    console = Console(highlight=False)
+    console.print(f"Learning [bold]{task}[/] with [bold]{method}[/], seed {seed}, into {directory.path}")
+    try:
+        with Display(console, chosen, episodes) as display:
+
+            def keep(record: algorithm.Record) -> None:
+                directory.add(record)
+                display.on_record(record)
+
+            run = algorithm.learn(
+                chosen,
+                method,
+                episodes=episodes,
+                seed=seed,
+                training=training,  # type: ignore[arg-type]  # learn() checks it
+                points=points,
+                evaluations=evaluations,
+                on_progress=display.on_progress,
+                on_record=keep,
+            )
+            display.say("executing the final policy")
+            executed = run.evaluate(executions)
+            directory.add_evaluation(executed)
+            pictures = report.save_figures(run, executed, directory.path)
+    except KeyboardInterrupt:
+        print(
+            f"Interrupted. {directory.episodes} of {episodes} episodes are saved in {directory.path}.", file=sys.stderr
+        )
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    console.print(evaluation_sentence(run, executed))
+    console.print(f"Pictures: {', '.join(str(picture) for picture in pictures)}", soft_wrap=True)
+
+
+@app.command()
+def tasks() -> None:
+    """List the tasks."""
+    from bayespilco.console import tasks_table
+    from bayespilco.tasks import TASKS
+
+    Console(highlight=False).print(tasks_table({name: make() for name, make in TASKS.items()}))
+
+
+@app.command()
+def methods() -> None:
+    """List the methods: how each predicts, and how it executes."""
+    from bayespilco.console import methods_table
+
+    Console(highlight=False).print(methods_table())

@@ -1,0 +1,116 @@
+"""What the terminal shows while a run is learned: a line that moves, and a table for every episode that is finished."""
+
+from types import TracebackType
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from bayespilco.algorithm import METHODS, Progress, Record, Run
+from bayespilco.episode import Episode
+from bayespilco.tasks import Task
+
+STAGES = {"execute": "executing", "train": "learning the dynamics", "improve": "improving the policy"}
+REACHED = 0.5
+"""A run whose last cost is below this has ended at the goal: nearer to it than to anywhere far."""
+
+
+class Display:
+    """Progress of one run. Use it as a context manager, and its methods as the callables of `learn`."""
+
+    def __init__(self, console: Console, task: Task, episodes: int) -> None:
+        self.console, self.task, self.episodes = console, task, episodes
+        self.finished = 0
+        self.bar = Bar(
+            SpinnerColumn(),
+            TextColumn("episode"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=20),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            transient=True,
+        )
+        self.line = self.bar.add_task("starting", total=episodes)
+
+    def __enter__(self) -> "Display":
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def on_progress(self, progress: Progress) -> None:
+        text = STAGES[progress.stage]
+        if progress.fraction:
+            text += f", {progress.fraction:.0%}"
+        if progress.cost is not None and progress.stage == "improve":
+            text += f", predicted cost {progress.cost:.2f}"
+        self.bar.update(self.line, description=text, completed=progress.episode)
+
+    def on_record(self, record: Record) -> None:
+        self.finished += 1
+        self.bar.update(self.line, completed=self.finished)
+        how = "with random actions" if self.finished == 1 else "with the policy"
+        self.console.print(
+            f"\n[bold]Episode {self.finished} of {self.episodes}[/] executed {how}: cost {record.executed_cost:.2f} of "
+            f"at most {self.task.steps + 1}. Next policy: [bold]predicted cost {record.predicted_cost:.2f}[/], after "
+            f"{record.evaluations} evaluations, until {record.stopped}."
+        )
+        self.console.print(noise_table(self.task, record))
+
+    def say(self, what: str) -> None:
+        self.bar.update(self.line, description=what)
+
+
+def noise_table(task: Task, record: Record) -> Table:
+    """The sensor noise that was learned, beside the true one, which a simulation knows."""
+    table = Table("sensor noise (std)", box=SIMPLE_HEAD, pad_edge=False)
+    for state in task.states:
+        table.add_column(escape(str(state)), justify="right")
+    learned = np.sqrt(np.asarray(record.dynamics.sensor_noise))
+    table.add_row("learned", *(f"{value:.3g}" for value in learned))
+    table.add_row("true", *(f"{value:.3g}" for value in np.asarray(task.sensor_std)))
+    return table
+
+
+def evaluation_sentence(run: Run, executed: Episode) -> str:
+    """How the final policy did, in one sentence."""
+    costs = np.asarray(executed.costs)
+    totals, count = costs.sum(axis=1), len(costs)
+    error = totals.std(ddof=1) / np.sqrt(count) if count > 1 else float("nan")
+    reached = np.mean(costs[:, -1] < REACHED)
+    return (
+        f"Final policy, executed {count} times: cost [bold]{totals.mean():.2f} ± {error:.2f}[/] (mean and its standard "
+        f"error) against {run.records[-1].predicted_cost:.2f} predicted; [bold]{reached:.0%}[/] ended at the goal "
+        f"(last cost below {REACHED})."
+    )
+
+
+def tasks_table(tasks: dict[str, Task]) -> Table:
+    table = Table("task", "states", "actions", "episode", box=None, pad_edge=False, padding=(0, 2, 1, 0))
+    for name, task in tasks.items():
+        components = [escape(", ".join(map(str, part))) for part in (task.states, task.actions)]
+        table.add_row(f"[bold]{name}[/]", *components, f"{task.steps} steps of {task.dt:.3g} s")
+    return table
+
+
+def methods_table() -> Table:
+    table = Table("method", "predicts with", "executes with", "from", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for method in METHODS.values():
+        predicts, executes = DESCRIPTIONS[method.name]
+        table.add_row(f"[bold]{method.name}[/]", predicts, executes, method.source)
+    return table
+
+
+DESCRIPTIONS = {
+    "pilco": ("all trajectories, raw observations", "raw observations"),
+    "dallaire": ("the most likely trajectory only", "the Bayes filter"),
+    "deisenroth": ("all trajectories, raw observations", "the Bayes filter"),
+    "bayes-filter": ("all trajectories, with the filter", "the Bayes filter"),
+}
+"""What each method predicts and executes with, in words."""

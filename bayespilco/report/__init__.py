@@ -1,0 +1,26 @@
+"""Pictures of a run. The only part of the library that draws.
+
+Figures are made without pyplot, so that drawing neither needs a display nor changes the caller's own plotting.
+"""
+
+from pathlib import Path
+
+from bayespilco.algorithm import Run
+from bayespilco.episode import Episode
+from bayespilco.report.costs import draw_costs as draw_costs
+from bayespilco.report.learning import draw_learning as draw_learning
+from bayespilco.report.states import draw_states as draw_states
+
+
+def save_figures(run: Run, executed: Episode, directory: Path | str) -> list[Path]:
+    """Draw everything about a run and its executed policy: `costs.png`, `learning.png` and `states.png`."""
+    figures = {
+        "costs.png": draw_costs(run, executed),
+        "learning.png": draw_learning(run, executed),
+        "states.png": draw_states(run, executed),
+    }
+    paths = []
+    for name, figure in figures.items():
+        paths.append(Path(directory) / name)
+        figure.savefig(paths[-1])
+    return paths

@@ -1,0 +1,50 @@
+"""How fast was it learned? Total cost over episodes, and the sensor noise as it became known."""
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from bayespilco.algorithm import Run
+from bayespilco.episode import Episode
+from bayespilco.report.style import EXECUTED, PREDICTED, QUIET, new_figure
+
+
+def draw_learning(run: Run, executed: Episode) -> Figure:
+    """Total cost of each episode against what was predicted before it, with executions of the final policy last."""
+    costs = np.asarray(executed.costs).sum(axis=1)
+    count, worst = len(run.records), run.task.steps + 1
+    figure, axes = new_figure(1, 2, 9.6, 4.0)
+    ax = axes[0, 0]
+    # A record's policy is the one that the next episode executes.
+    predicted, once = ([getattr(r, name) for r in run.records] for name in ("predicted_cost", "executed_cost"))
+    ax.plot(np.arange(count) + 2, predicted, "s--", color=PREDICTED, label="predicted before it")
+    ax.plot(np.arange(count) + 1, once, "o-", color=EXECUTED, label="executed once")
+    label = f"final policy, {len(costs)} times (mean ± std)"
+    ax.errorbar(count + 1, costs.mean(), costs.std(), fmt="D", color=EXECUTED, mfc="white", capsize=4, label=label)
+    ax.axhline(worst, color=QUIET, linewidth=0.8, linestyle=":")
+    ax.annotate("never at the goal", (1, worst), (0, 3), textcoords="offset points", color=QUIET, fontsize=8)
+    ax.set(xlabel=f"episode of {run.task.steps * run.task.dt:g} s (the first is random)", ylabel="total cost")
+    ax.set_ylim(0, 1.08 * worst)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    ax.legend(frameon=False, fontsize=9)
+    ax.set_title(f"{run.task.name}, {run.method}", loc="left", fontsize=11)
+
+    _draw_noise(run, axes[0, 1])
+    return figure
+
+
+def _draw_noise(run: Run, ax) -> None:  # type: ignore[no-untyped-def]
+    """The learned sensor noise relative to the true one, which a simulation knows."""
+    learned = np.sqrt([np.asarray(record.dynamics.sensor_noise) for record in run.records])
+    true = np.asarray(run.task.sensor_std)
+    colours = ["#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"]
+    for index, state in enumerate(run.task.states):
+        style = {"color": colours[index % len(colours)], "marker": "osD^vP"[index % 6]}
+        label = f"{state.name} ({true[index]:.3g} {state.unit})"
+        ax.plot(np.arange(len(learned)) + 1, learned[:, index] / true[index], label=label, **style)
+    ax.axhline(1, color=QUIET, linewidth=0.8, linestyle=":")
+    ax.set(xlabel="episodes learned from", ylabel="learned / true standard deviation")
+    ax.set_ylim(0, 1.15 * max(1.0, float((learned / true).max())))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    ax.legend(frameon=False, fontsize=9)
+    ax.set_title("sensor noise", loc="left", fontsize=11)

@@ -1,0 +1,111 @@
+"""A module of arrays as one safetensors file, and back.
+
+A module is a tree: its leaves are arrays and a few plain values (a count, a sentence), and a leaf's name is the path of
+fields that leads to it, such as `dynamics/gp/weights`. What is static in a module (which states are angles, say) is not
+in the file: it belongs to the task. Reading goes through the constructors, so that everything they check is checked.
+"""
+
+import dataclasses
+import json
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from bayespilco.precision import float64
+from bayespilco.runs.files import write
+
+FORMAT = "bayespilco 1"
+Leaves = dict[str, Any]
+"""Arrays and plain values by their paths."""
+M = TypeVar("M", bound=eqx.Module)
+
+
+def write_module(path: Path, module: eqx.Module) -> None:
+    """Write a module's leaves: arrays as tensors, plain values as JSON in the file's metadata."""
+    named = leaves(module)
+    tensors = {name: leaf for name, leaf in named.items() if isinstance(leaf, np.ndarray)}
+    values = {name: json.dumps(leaf) for name, leaf in named.items() if name not in tensors}
+    write(path, save(tensors, {"format": FORMAT, **values}))
+
+
+def leaves(module: eqx.Module) -> Leaves:
+    """The leaves of a module by their paths."""
+    with_paths, _ = jax.tree_util.tree_flatten_with_path(module)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): (
+            # safetensors stores the buffer as it lies in memory: a transposed array would come back scrambled.
+            leaf if isinstance(leaf, str | int | float) else np.array(leaf, order="C")
+        )
+        for path, leaf in with_paths
+    }
+
+
+@float64
+def read_module(path: Path, kind: type[M], known: Mapping[str, Any], *, batched: bool = False) -> M:
+    """Read back what `write_module` wrote.
+
+    Args:
+        kind: The module's class.
+        known: What the file does not say, by path: static parts, or the class of a part that could be one of several.
+        batched: Whether all arrays have a leading axis, one entry per module.
+    """
+    stored = _read(path)
+    construct = jax.vmap(lambda each: build(kind, each, known)) if batched else lambda each: build(kind, each, known)
+    try:
+        module = construct(stored)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} does not hold a {kind.__name__} of this task: {error}") from error
+    if foreign := stored.keys() - leaves(module).keys():
+        raise ValueError(f"{path} holds more than a {kind.__name__}, such as {min(foreign)!r}: from another version?")
+    return module
+
+
+def _read(path: Path) -> Leaves:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: jnp.asarray(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} cannot be read: {error}. It may be damaged, cut short or of another kind.") from error
+    if metadata.pop("format", None) != FORMAT:
+        raise ValueError(f"{path} was not written by bayespilco, or by another version of it.")
+    try:
+        return tensors | {name: json.loads(value) for name, value in metadata.items()}
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def build(kind: type[M], stored: Leaves, known: Mapping[str, Any], prefix: str = "") -> M:
+    """Construct a module from its leaves. One that is missing and optional becomes None."""
+    hints = typing.get_type_hints(kind)
+    arguments: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        name = prefix + field.name
+        given = known.get(name)
+        part = given if isinstance(given, type) else _module_class(hints[field.name])
+        if given is not None and not isinstance(given, type):
+            arguments[field.name] = given
+        elif name in stored:
+            arguments[field.name] = stored[name]
+        elif part is not None and any(key.startswith(name + "/") for key in stored):
+            arguments[field.name] = build(part, stored, known, name + "/")
+        elif type(None) in typing.get_args(hints[field.name]):
+            arguments[field.name] = None
+        else:
+            raise ValueError(f"{name!r} is missing")
+    return kind(**arguments)
+
+
+def _module_class(hint: Any) -> type[eqx.Module] | None:
+    """The module class that an annotation names, if it names one."""
+    options = [option for option in (hint, *typing.get_args(hint)) if isinstance(option, type)]
+    modules = [option for option in options if issubclass(option, eqx.Module)]
+    return modules[0] if len(modules) == 1 else None

@@ -1,0 +1,52 @@
+"""Prepare a process of ours before JAX starts in it: one XLA thread, and compiled code kept between runs.
+
+Only the command line calls this. A library must not change its user's process; whoever writes a long-running program
+of their own can call the same two functions first.
+
+**One thread.** On the CPU, XLA runs the independent parts of a program in a pool of threads. Its batched LAPACK kernels
+(Cholesky, triangular solves, eigenvalues) divide their batch over *the same* pool and wait for it. When as many of them
+run at once as the pool has threads, all threads wait and nobody works: the process hangs for good, on two cores within
+seconds. A pool of one thread runs them in turn. The pool's size is read once, when the first array is made, from
+`NPROC`; `--xla_cpu_multi_thread_eigen=false` does not change it, and pinning the process to one core during the start
+does, but leaves the pool's thread pinned there afterwards.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def single_thread() -> None:
+    """Let XLA start with one thread. Without effect once the first array has been made."""
+    os.environ["NPROC"] = "1"
+
+
+def keep_compiled_code() -> Path | None:
+    """Keep compiled code in the user's cache directory, so that only the first run has to compile.
+
+    Returns:
+        The directory; None if there is nowhere to write (then everything is compiled again, and nothing else changes).
+        A directory that the user chose with `JAX_COMPILATION_CACHE_DIR` is left alone.
+    """
+    chosen = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    import jax
+
+    try:
+        directory = cache_directory() / "compiled"
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except (OSError, RuntimeError):  # read-only, full, or no home directory at all
+        return None
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    return directory
+
+
+def cache_directory() -> Path:
+    """`$XDG_CACHE_HOME/bayespilco`, by default `~/.cache/bayespilco`."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG rules: a relative path is to be ignored.
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "bayespilco"

@@ -1,0 +1,179 @@
+"""A run comes back from its directory as it was, and what is not a run is refused with the name of the file."""
+
+import json
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array
+
+from bayespilco import Episode, runs, tasks
+from bayespilco.algorithm import Record
+from bayespilco.runs.arrays import read_module, write_module
+from tests.small_run import small_run
+
+CONFIG = runs.Config("spring", "bayes-filter", 0, "evidence", 2, 50, 150)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A saved run."""
+    saved = runs.RunDirectory(tmp_path / "run", CONFIG)
+    for record in small_run().records:
+        saved.add(record)
+    return saved.path
+
+
+def assert_same(one: object, other: object) -> None:
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert type(a) is type(b)
+        if isinstance(a, jax.Array):
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+        else:
+            assert a == b
+
+
+def test_a_run_comes_back_bit_for_bit(directory: Path) -> None:
+    assert_same(runs.load(directory), small_run())
+
+
+def test_executions_come_back_with_their_leading_axis(tmp_path: Path) -> None:
+    saved = runs.RunDirectory(tmp_path, CONFIG)
+    assert runs.load_evaluation(tmp_path) is None
+    one = small_run().records[0].episode
+    many = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), one)
+    saved.add_evaluation(many)
+    assert_same(runs.load_evaluation(tmp_path), many)
+
+
+def test_an_interrupted_run_loads_as_far_as_it_came(directory: Path) -> None:
+    (directory / "episode-01.safetensors").unlink()
+    assert len(runs.load(directory).records) == 1
+    (directory / "episode-00.safetensors").unlink()
+    with pytest.raises(ValueError, match="no finished episode"):
+        runs.load(directory)
+
+
+def test_config_and_metrics_are_text(directory: Path) -> None:
+    assert runs.Config.read(directory / "config.toml") == CONFIG
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert [line["episode"] for line in lines] == [0, 1]
+    for line, record in zip(lines, small_run().records, strict=True):
+        assert line["executed_cost"] == record.executed_cost
+        assert line["predicted_cost"] == record.predicted_cost
+        assert np.allclose(np.square(line["sensor_std"]), record.dynamics.sensor_noise)
+
+
+class Two(eqx.Module):
+    first: Array
+    second: Array
+
+
+def test_arrays_that_do_not_lie_in_order_are_stored_right(tmp_path: Path) -> None:
+    # safetensors writes the buffer as it lies in memory; LAPACK's results and transposes lie column by column.
+    matrix = np.arange(6.0).reshape(2, 3)
+    factor = np.asfortranarray(np.linalg.cholesky(np.array([[4.0, 2.0], [2.0, 3.0]])))
+    strided = np.arange(12.0).reshape(4, 3)[::2, ::2]
+    for number, value in enumerate((matrix.T, factor, strided)):
+        assert not value.flags.c_contiguous
+        file = tmp_path / f"{number}.safetensors"
+        write_module(file, Two(value, jnp.linalg.cholesky(jnp.eye(2) + 1.0).T))  # type: ignore[arg-type]
+        back = read_module(file, Two, {})
+        assert np.array_equal(back.first, value)
+        assert np.array_equal(back.second, jnp.linalg.cholesky(jnp.eye(2) + 1.0).T)
+
+
+@pytest.mark.parametrize("damage", ["cut short", "empty", "text", "foreign", "other shape", "missing", "not finite"])
+def test_a_bad_file_is_refused_by_name(directory: Path, damage: str) -> None:
+    file = directory / "episode-01.safetensors"
+    content = file.read_bytes()
+    record = small_run().records[1]
+    if damage == "cut short":
+        file.write_bytes(content[:-100])
+    elif damage == "empty":
+        file.write_bytes(b"")
+    elif damage == "text":
+        file.write_text("not what you expect\n" * 100)
+    elif damage == "foreign":
+        from safetensors.numpy import save_file
+
+        save_file({"weights": np.zeros(3)}, file)
+    elif damage == "other shape":
+        write_module(file, eqx.tree_at(lambda r: r.dynamics.gp.weights, record, jnp.zeros((2, 3))))
+    elif damage == "missing":
+        write_module(file, record.episode)
+    else:
+        write_module(file, eqx.tree_at(lambda r: r.dynamics.gp.weights, record, jnp.full((2, 20), jnp.nan)))
+    with pytest.raises(ValueError, match=r"episode-01\.safetensors"):
+        runs.load(directory)
+
+
+def test_a_record_of_another_task_is_refused(directory: Path) -> None:
+    other = CONFIG.text().replace("spring", "cart-pole")
+    (directory / "config.toml").write_text(other)
+    with pytest.raises(ValueError, match=r"episode-00\.safetensors"):
+        runs.load(directory)
+    with pytest.raises(ValueError, match="of the task 'cart-pole'; given 'spring'"):
+        runs.load(directory, task=tasks.spring())
+
+
+WRONG_TYPE = CONFIG.text().replace("seed = 0", 'seed = "0"')
+
+
+@pytest.mark.parametrize("text", ["", "task = ", 'task = "spring"\n', "\0", WRONG_TYPE])
+def test_a_bad_config_is_refused_by_name(directory: Path, text: str) -> None:
+    (directory / "config.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"config\.toml"):
+        runs.load(directory)
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not the directory of a run"):
+        runs.load(tmp_path)
+
+
+def test_force_replaces_a_run_and_nothing_else(directory: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not empty"):
+        runs.RunDirectory(directory, CONFIG)
+    notes = directory / "notes.txt"
+    notes.write_text("mine")
+    runs.RunDirectory(directory, CONFIG, force=True)
+    assert sorted(file.name for file in directory.iterdir()) == ["config.toml", "notes.txt"]
+
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("mine")
+    with pytest.raises(ValueError, match="not a run"):
+        runs.RunDirectory(tmp_path / "thesis", CONFIG, force=True)
+    with pytest.raises(ValueError, match="is a file"):
+        runs.RunDirectory(notes, CONFIG)
+
+
+def test_a_failed_write_leaves_the_old_file(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (directory / "metrics.jsonl").read_bytes()
+
+    def no_space(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("os.fsync", no_space)
+    with pytest.raises(OSError, match="No space"):
+        runs.files.write(directory / "metrics.jsonl", b"new")
+    assert (directory / "metrics.jsonl").read_bytes() == before
+    assert not [file for file in directory.iterdir() if file.name.startswith(".")]
+
+
+def test_optional_arrays_stay_absent(tmp_path: Path) -> None:
+    episode = Episode(np.zeros((3, 2)), np.zeros((2, 1)))
+    record = eqx.tree_at(lambda r: r.episode, small_run().records[0], episode)
+    write_module(tmp_path / "record", record)
+    task = tasks.spring()
+    known = {
+        "dynamics/features": task.dynamics_features,
+        "policy/features": task.policy_features,
+        "policy": runs.directory.POLICIES["linear"],
+    }
+    assert_same(read_module(tmp_path / "record", Record, known), record)
