@@ -34,6 +34,8 @@ class SaturatingCost(eqx.Module):
             )
         if is_concrete(self.weight, self.target):
             check_covariance(np.asarray(self.weight), "weight of a SaturatingCost")
+            if not np.isfinite(np.asarray(self.target)).all():
+                raise ValueError(f"The target of a SaturatingCost must be finite; given {np.asarray(self.target)}.")
 
     def widened(self, factor: float) -> "SaturatingCost":
         """The same cost with its width multiplied by `factor`."""

@@ -28,6 +28,12 @@ class Dynamics(eqx.Module):
     """The diagonal of Q."""
 
     def __check_init__(self) -> None:
+        inputs = self.gp.inputs.shape[1]
+        if self.features.size != inputs:
+            raise ValueError(
+                f"The features of a Dynamics must be the GP's inputs, [x, u, sin, cos]: they have {self.features.size} "
+                f"components, and the GP has {inputs} inputs."
+            )
         states = (self.gp.offset.shape[0],)
         for name, lowest in (("sensor_noise", "positive"), ("process_noise", "not negative")):
             value = getattr(self, name)

@@ -33,6 +33,11 @@ class Episode(eqx.Module):
             )
         if u.shape[0] < 1:
             raise ValueError("An Episode needs at least one action and two observations; this one has no transition.")
+        for name, extra, shape in (("states", self.states, z.shape), ("costs", self.costs, z.shape[:1])):
+            if extra is not None and extra.shape != shape:
+                raise ValueError(
+                    f"{name} of an Episode must have shape {shape}, like its observations; given {extra.shape}."
+                )
         for name, value in (("observations", z), ("actions", u)):
             if is_concrete(value) and not np.isfinite(np.asarray(value)).all():
                 row = int(np.argwhere(~np.isfinite(np.asarray(value)))[0, 0])

@@ -76,6 +76,8 @@ class GaussianProcess(eqx.Module):
                 )
             if value is not None and is_concrete(value) and not np.isfinite(np.asarray(value)).all():
                 raise ValueError(f"{name} of a GaussianProcess must be finite; given {np.asarray(value)}.")
+        if is_concrete(self.inputs) and not np.isfinite(np.asarray(self.inputs)).all():
+            raise ValueError(f"inputs of a GaussianProcess must be finite; given {np.asarray(self.inputs)}.")
         for name in ("length_scales", "signal_variance"):
             value = getattr(self, name)
             if is_concrete(value) and not (np.asarray(value) > 0).all():

@@ -10,13 +10,14 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from bayespilco.features import AngleFeatures, Saturation
 from bayespilco.gaussian import Gaussian, Moments
 from bayespilco.gp import GaussianProcess, condition
 from bayespilco.moments import gp_moments
-from bayespilco.precision import as_float64, float64
+from bayespilco.precision import as_float64, float64, is_concrete
 
 PSEUDO_NOISE = 0.01
 """Noise of the pseudo-targets of an RBF policy, in units of its signal: keeps its weights from exploding."""
@@ -176,3 +177,9 @@ def _check_shapes(policy: Policy, expected: dict[str, tuple[int, ...]]) -> None:
         given = getattr(policy, name).shape
         if given != shape:
             raise ValueError(f"{name} of a {type(policy).__name__} must have shape {shape}; given {given}.")
+    for name in (*expected, "limits"):
+        value = getattr(policy, name)
+        if is_concrete(value) and not np.isfinite(np.asarray(value)).all():
+            raise ValueError(f"{name} of a {type(policy).__name__} must be finite; given {np.asarray(value)}.")
+    if is_concrete(policy.limits) and not (np.asarray(policy.limits) > 0).all():
+        raise ValueError(f"limits are the largest actions, positive; given {np.asarray(policy.limits)}.")

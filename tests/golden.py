@@ -2,7 +2,7 @@
 
 Conventions of the files (see golden/README.md for their list):
 
-- A file is a list of cases; every number is an array with its MATLAB shape, at least 2-D (`m` is D x 1, a scalar 1 x 1).
+- A file is a list of cases; every number is an array with its MATLAB shape, at least 2-D (`m` is D x 1).
 - Indices are 1-based.
 - `hyp` of v0.9 is (D+2) x E: log length-scales, log signal std, log noise std, one column per output. `hyp` of the
   `pc_` programs is a list over outputs of {l, s, n, m, b}: the same logs, the linear mean's weights, and its bias.

@@ -84,7 +84,7 @@ class Kalman(NamedTuple):
     def closed_loop(
         self, F: np.ndarray, m: np.ndarray, P: np.ndarray, steps: int
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Mean and covariance of the state under `u = F m`: the joint of state and estimation error, which are apart."""
+        """Mean and covariance of the state under `u = F m`: those of the estimate, plus those of its error."""
         n = len(m)
         mean, estimate_cov = m, np.zeros((n, n))  # of the state; of the filter's mean
         path = [(mean, estimate_cov + P)]

@@ -20,7 +20,7 @@ def plain(size: int) -> AngleFeatures:
     return AngleFeatures((), tuple(range(size)))
 
 
-@pytest.mark.parametrize("number", cases("lossSat"))
+@pytest.mark.parametrize("number", cases("lossSat", quick=(0, 3)))
 def test_saturating_cost(number: int) -> None:
     case = load("lossSat")[number]
     cost = SaturatingCost(plain(case["m"].size), case["cost"]["z"].ravel(), case["cost"]["W"])
@@ -32,7 +32,7 @@ def test_saturating_cost(number: int) -> None:
     compare(moments, case, {"m": case["m"].ravel(), "s": case["s"]}, 1e-9)
 
 
-@pytest.mark.parametrize("number", cases("pc_lossSath"))
+@pytest.mark.parametrize("number", cases("pc_lossSath", quick=(1, 3)))
 def test_saturating_cost_under_beliefs(number: int) -> None:
     case = load("pc_lossSath")[number]
     cost = SaturatingCost(plain(case["m"].size), case["cost"]["z"].ravel(), case["cost"]["W"])
@@ -58,7 +58,7 @@ def cart_poles_v09(case: dict) -> list[SaturatingCost]:  # type: ignore[type-arg
     return [SaturatingCost(features, target, pendulum_weight(length, w, 1.0)) for w in case["width"].ravel()]
 
 
-@pytest.mark.parametrize("number", cases("loss_cp"))
+@pytest.mark.parametrize("number", cases("loss_cp", quick=(0, 2, 4)))
 def test_cart_pole_cost(number: int) -> None:
     """Several widths are averaged there, and `expl` times the standard deviation is added: both from our moments."""
     case = load("loss_cp")[number]
@@ -78,7 +78,7 @@ def cart_pole_pc(length: float, width: float) -> SaturatingCost:
     return SaturatingCost(AngleFeatures((2,), (1,)), [0.0, 0.0, 1.0], pendulum_weight(length, width, -1.0))
 
 
-@pytest.mark.parametrize("number", cases("pc_Cost_cartpole"))
+@pytest.mark.parametrize("number", cases("pc_Cost_cartpole", quick=(0,)))
 def test_later_cart_pole_cost(number: int) -> None:
     case = load("pc_Cost_cartpole")[number]
     cost = cart_pole_pc(case["ell"].item(), case["width"].item())

@@ -3,13 +3,12 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from bayespilco.gaussian import Gaussian
 from bayespilco.gp import GaussianProcess, condition, condition_sparse
 from bayespilco.moments import belief_moments, gp_moments
-from tests.golden import assert_close, cases, compare, kernel_pc, kernel_v09, load
+from tests.golden import cases, compare, kernel_pc, kernel_v09, load
 
 
 def named_moments(gp: GaussianProcess, m: jax.Array, s: jax.Array, gain: str) -> dict[str, jax.Array]:
@@ -17,7 +16,7 @@ def named_moments(gp: GaussianProcess, m: jax.Array, s: jax.Array, gain: str) ->
     return {"M": moments.mean, "S": moments.cov, gain: moments.gain}
 
 
-@pytest.mark.parametrize("number", cases("gp0d", quick=(1, 2, 4)))
+@pytest.mark.parametrize("number", cases("gp0d", quick=(1, 4)))
 def test_full_gp(number: int) -> None:
     """The exact GP; case 4 has no input uncertainty at all."""
     case = load("gp0d")[number]
@@ -28,7 +27,7 @@ def test_full_gp(number: int) -> None:
     compare(moments, case, {"m": case["m"].ravel(), "s": case["s"]}, 1e-9, 1e-8)
 
 
-@pytest.mark.parametrize("number", cases("gp1d", quick=(1, 2)))
+@pytest.mark.parametrize("number", cases("gp1d", quick=(1,)))
 def test_sparse_gp(number: int) -> None:
     """FITC, with the original's ridge of 1e-6 on Kmm: its inverse is ill-conditioned, hence 1e-6 and no better."""
     case = load("gp1d")[number]
@@ -40,7 +39,7 @@ def test_sparse_gp(number: int) -> None:
     compare(moments, case, {"m": case["m"].ravel(), "s": case["s"]}, 1e-6)
 
 
-@pytest.mark.parametrize("number", cases("gp2d", quick=(1, 4)))
+@pytest.mark.parametrize("number", cases("gp2d", quick=(1,)))
 def test_deterministic_gp(number: int) -> None:
     """The mean of a GP as a function, differentiated through its pseudo-data. The original adds 1e-6 to diag(S)."""
     case = load("gp2d")[number]
@@ -55,7 +54,7 @@ def test_deterministic_gp(number: int) -> None:
     compare(moments, case, arguments, 1e-8)
 
 
-@pytest.mark.parametrize("number", cases("pc_gpd_linmean", quick=(0, 1)))
+@pytest.mark.parametrize("number", cases("pc_gpd_linmean", quick=(0,)))
 def test_gp_with_linear_mean(number: int) -> None:
     case = load("pc_gpd_linmean")[number]
 
@@ -65,7 +64,7 @@ def test_gp_with_linear_mean(number: int) -> None:
     compare(moments, case, {"m": case["m"].ravel(), "s": case["s"]}, 1e-9, 1e-8)
 
 
-@pytest.mark.parametrize("number", cases("pc_gph", quick=(0, 1, 2), skip=(6,)))
+@pytest.mark.parametrize("number", cases("pc_gph", quick=(0, 1), skip=(6,)))
 def test_belief_through_gp(number: int) -> None:
     """Appendix B. (Case 6 has `approxSV` on: an approximation that this library does not make.)"""
     case = load("pc_gph")[number]

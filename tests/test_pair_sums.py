@@ -8,7 +8,7 @@ import pytest
 from bayespilco.gaussian import Gaussian
 from bayespilco.gp import GaussianProcess
 from bayespilco.moments import belief_moments
-from bayespilco.pair_sums import LARGE, own_sums, over_pairs, pair_sum
+from bayespilco.pair_sums import LARGE, over_pairs, own_sums, pair_sum
 from tests.golden import assert_close
 
 
@@ -55,7 +55,9 @@ def test_own_sums(points: int) -> None:
             return s * 1.3 + t * 0.7
 
         value, slopes = jax.jit(jax.value_and_grad(combined, argnums=range(5)))(*arguments)
-        return value, [slope + slope.T if slope.ndim == 2 and slope.shape[0] == slope.shape[1] else slope for slope in slopes]
+        return value, [
+            slope + slope.T if slope.ndim == 2 and slope.shape[0] == slope.shape[1] else slope for slope in slopes
+        ]
 
     jax.tree.map(lambda x, y: assert_close(x, y, 1e-10), both(own_sums), both(plain_own_sums))
 

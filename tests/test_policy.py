@@ -46,10 +46,10 @@ def network(p: jax.Array, inputs: int, limits: jax.Array) -> PolicyMap:
 
 
 KINDS = [
-    ("conlin", linear, False, (0, 1)),
-    ("congp", network, False, (0,)),
-    ("conCat_conlin_gSat", linear, True, (0, 1)),
-    ("conCat_congp_gSat", network, True, (0, 2)),
+    ("conlin", linear, False, (0,)),
+    ("congp", network, False, (2,)),
+    ("conCat_conlin_gSat", linear, True, (0,)),
+    ("conCat_congp_gSat", network, True, (2,)),
 ]
 
 

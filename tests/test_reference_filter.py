@@ -47,7 +47,9 @@ def reference(case: dict[str, Any], parameters: jax.Array | None = None) -> Refe
     states, actions = (int(control[name].item()) for name in ("D", "U"))
     carried = states - int(control["E"].item())  # how many components of the state are the previous action
     angles = indices(control["angi"])
-    gp = copying(eqx.filter_jit(condition)(model["inputs"], model["target"], **kernel_pc(model["hyp"])), carried, states)
+    gp = copying(
+        eqx.filter_jit(condition)(model["inputs"], model["target"], **kernel_pc(model["hyp"])), carried, states
+    )
     dynamics = Dynamics(
         gp,
         AngleFeatures(angles, tuple(range(states + actions))),
@@ -163,7 +165,7 @@ def test_six_filtered_steps(number: int) -> None:
     cost = cart_pole_pc(case["cost"]["ell"].item(), case["cost"]["width"].item())
     this = reference(case)
     start = stored(case["s"])
-    step, cost_of = eqx.filter_jit(original_step), jax.jit(cost.moments)
+    step, cost_of = eqx.filter_jit(original_step), eqx.filter_jit(cost.moments)
 
     # 1. What they computed.
     now, costs = start, []
