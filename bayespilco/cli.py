@@ -37,10 +37,11 @@ def _complain(sentence: str) -> int:
     return EXIT_USAGE
 
 
-def _show_version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> bool:
     if wanted:
         print(f"bayespilco {VERSION}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback(epilog="Start with `bayespilco learn spring` (seconds), then `bayespilco learn cart-pole` (minutes).")

@@ -6,7 +6,7 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
@@ -14,7 +14,12 @@ from bayespilco.algorithm import METHODS, Progress, Record, Run
 from bayespilco.episode import Episode
 from bayespilco.tasks import Task
 
-STAGES = {"execute": "executing", "train": "learning the dynamics", "improve": "improving the policy"}
+STAGES = {
+    "execute": ("executing", 0.0, 0.05),
+    "train": ("learning the dynamics", 0.05, 0.4),
+    "improve": ("improving the policy", 0.4, 1.0),
+}
+"""What each stage is called, and from where to where it fills an episode's part of the bar."""
 REACHED = 0.5
 """A run whose last cost is below this has ended at the goal: nearer to it than to anywhere far."""
 
@@ -25,10 +30,9 @@ class Display:
     def __init__(self, console: Console, task: Task, episodes: int) -> None:
         self.console, self.task, self.episodes = console, task, episodes
         self.finished = 0
+        self.stage = ""
         self.bar = Bar(
             SpinnerColumn(),
-            TextColumn("episode"),
-            MofNCompleteColumn(),
             BarColumn(bar_width=20),
             TimeElapsedColumn(),
             TextColumn("{task.description}"),
@@ -45,12 +49,15 @@ class Display:
         self.bar.stop()
 
     def on_progress(self, progress: Progress) -> None:
-        text = STAGES[progress.stage]
-        if progress.fraction:
-            text += f", {progress.fraction:.0%}"
+        name, start, end = STAGES[progress.stage]
+        text = f"episode {progress.episode + 1} of {progress.episodes}: {name}"
+        if progress.stage != self.stage and not self.console.is_terminal:
+            self.console.print(text)  # a log cannot show what moves
+        self.stage = progress.stage
         if progress.cost is not None and progress.stage == "improve":
             text += f", predicted cost {progress.cost:.2f}"
-        self.bar.update(self.line, description=text, completed=progress.episode)
+        completed = progress.episode + start + (end - start) * min(progress.fraction, 1.0)
+        self.bar.update(self.line, description=text, completed=completed)
 
     def on_record(self, record: Record) -> None:
         self.finished += 1

@@ -1,0 +1,144 @@
+"""The cart-pole is the paper's, its motion is accurate, and its sensors err independently."""
+
+import importlib
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+from bayespilco import Gaussian, Task, execute_many, tasks
+from bayespilco.execution import RandomActions
+from bayespilco.tasks.cart_pole import CART_MASS, GRAVITY, POLE_LENGTH, POLE_MASS, derivative
+from bayespilco.tasks.spring import derivative as spring_derivative
+from bayespilco.tasks.task import hold
+from tests import golden
+
+CART_POLE = importlib.import_module("bayespilco.tasks.cart_pole")  # `tasks.cart_pole` is the function
+TASKS = {name: make() for name, make in tasks.TASKS.items()}
+
+
+def test_the_first_cost_is_the_one_plotted_in_the_paper() -> None:
+    """The digits of the first points of both figures. The width that the paper prints, 0.25 m, would give 0.78."""
+    task = tasks.cart_pole()
+    moments = task.cost.moments(task.initial)
+    assert float(moments.mean[0]) == pytest.approx(0.999823, abs=5e-7)
+    assert float(jnp.sqrt(moments.cov[0, 0])) == pytest.approx(0.000155, abs=5e-7)
+    assert float(task.cost(task.initial.mean)) == pytest.approx(0.999665, abs=5e-7)
+    assert float(task.cost(jnp.zeros(4))) == 0.0
+
+
+@pytest.mark.parametrize("number", golden.cases("dynamics_cp"))
+def test_cart_pole_moves_like_the_original(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The original has a longer pole, orders its state [x, xdot, thetadot, theta], and hangs at theta = 0."""
+    monkeypatch.setattr(CART_POLE, "POLE_LENGTH", 0.5)
+    case = golden.load("dynamics_cp")[number]
+    order = np.array([0, 3, 1, 2])  # ours from theirs
+    hanging = np.array([0.0, np.pi, 0.0, 0.0])
+    x, u = jnp.asarray(case["z"].ravel()[order] + hanging), jnp.asarray(case["u"].ravel())
+    golden.assert_close(derivative(x, u), case["dz"].ravel()[order], 1e-12)
+    following = hold(derivative, case["dt"].item(), substeps=200)(x, u)
+    golden.assert_close(following - hanging, case["next_dt"].ravel()[order], 1e-10)
+
+
+def test_cart_pole_keeps_its_energy_without_force_and_friction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a uniform rod, whose kinetic energy has 1/3 of m l^2: a point mass at the tip would not keep it."""
+    monkeypatch.setattr(CART_POLE, "FRICTION", 0.0)
+    plant = hold(derivative, 1 / 30, substeps=10)
+
+    def energy(x: np.ndarray) -> float:
+        _, theta, v, omega = x
+        kinetic = (CART_MASS + POLE_MASS) * v**2 / 2 + POLE_MASS * POLE_LENGTH**2 * omega**2 / 6
+        kinetic -= POLE_MASS * POLE_LENGTH * v * omega * np.cos(theta) / 2
+        return kinetic + POLE_MASS * GRAVITY * POLE_LENGTH / 2 * np.cos(theta)
+
+    path = [jnp.array([0.0, 2.0, 0.3, -1.0])]
+    for _ in range(30):
+        path.append(plant(path[-1], jnp.zeros(1)))
+    energies = np.array([energy(np.asarray(x)) for x in path])
+    assert np.ptp(energies) < 1e-5 * np.abs(energies).max()
+    assert max(np.abs(b[1] - a[1]) for a, b in pairwise(path)) > 0.1, "the pole should have moved"
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_plant_is_integrated_accurately(name: str) -> None:
+    """Against an adaptive method of order 8 with a tolerance of 1e-12, over an episode of random actions."""
+    task = TASKS[name]
+    slope = {"cart-pole": derivative, "spring": spring_derivative}[name]
+    slope = jax.jit(slope)
+    random = np.random.default_rng(0)
+    x = np.asarray(task.initial.mean) + 0.2 * random.normal(size=len(task.states))
+    step = jax.jit(task.plant)
+    worst = 0.0
+    for u in random.uniform(-1, 1, (20, len(task.actions))) * np.asarray(task.action_limits):
+        exact = solve_ivp(lambda _, y, u=u: slope(y, u), (0, task.dt), x, method="DOP853", rtol=1e-12, atol=1e-13)
+        ours = np.asarray(step(jnp.asarray(x), jnp.asarray(u)))
+        worst = max(worst, np.abs(ours - exact.y[:, -1]).max())
+        x = ours
+    assert worst < 1e-6
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_many_episodes_are_the_episodes_one_by_one(name: str) -> None:
+    task = TASKS[name]
+    executor = RandomActions(task.action_limits)
+    keys = jax.random.split(jax.random.key(3), 3)
+    many = execute_many(task, executor, keys)
+    assert many.observations.shape == (3, task.steps + 1, len(task.states))
+    for number in range(3):
+        alone = execute_many(task, executor, keys[number : number + 1])
+        assert np.allclose(alone.states[0], many.states[number], rtol=1e-9, atol=1e-9)
+    assert (np.abs(many.actions) <= np.asarray(task.action_limits)).all()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_sensors_err_independently_per_channel_and_step(name: str) -> None:
+    task = TASKS[name]
+    many = execute_many(task, RandomActions(task.action_limits), jax.random.split(jax.random.key(0), 200))
+    errors = (np.asarray(many.observations) - np.asarray(many.states)) / np.asarray(task.sensor_std)
+    channels = errors.reshape(-1, errors.shape[-1])
+    tolerance = 5 / np.sqrt(len(channels))  # five standard errors of a correlation
+    assert np.abs(channels.mean(axis=0)).max() < tolerance
+    assert np.abs(channels.std(axis=0) - 1).max() < tolerance
+    correlation = np.corrcoef(channels, rowvar=False) - np.eye(channels.shape[1])
+    assert np.abs(correlation).max() < tolerance
+    following = np.mean(errors[:, :-1] * errors[:, 1:], axis=(0, 1))
+    assert np.abs(following).max() < tolerance
+    # The first states are those of the initial distribution.
+    first = (np.asarray(many.states)[:, 0] - np.asarray(task.initial.mean)) / np.sqrt(np.diag(task.initial.cov))
+    assert np.abs(first.mean(axis=0)).max() < 5 / np.sqrt(200)
+    assert np.abs(first.std(axis=0) - 1).max() < 5 / np.sqrt(400)
+
+
+def test_components_say_what_they_are() -> None:
+    names = [str(component) for component in (*tasks.cart_pole().states, *tasks.cart_pole().actions)]
+    assert names == [
+        "cart position [m]",
+        "pole angle [rad]",
+        "cart velocity [m/s]",
+        "pole angular velocity [rad/s]",
+        "force [N]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"sensor_std": [0.1, -0.1]}, "sensor_std must be positive"),
+        ({"sensor_std": [0.1]}, "sensor_std must have one entry per state"),
+        ({"action_limits": [0.0]}, "action_limits must be positive"),
+        ({"action_limits": [np.inf]}, "action_limits must be positive and finite"),
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"dt": 0.0}, "dt must be positive"),
+        ({"angles": (2,)}, "angles must be different indices"),
+        ({"initial": Gaussian([0.0], [[1.0]])}, "initial must be a Gaussian over the 2 states"),
+        ({"policy_kind": "deep"}, "policy_kind must be"),
+    ],
+)
+def test_a_task_that_makes_no_sense_is_refused(change: dict[str, object], sentence: str) -> None:
+    task = tasks.spring()
+    fields = {name: getattr(task, name) for name in Task.__dataclass_fields__}
+    with pytest.raises(ValueError, match=sentence):
+        Task(**(fields | change))
