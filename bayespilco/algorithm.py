@@ -57,8 +57,8 @@ class Progress(NamedTuple):
     episode: int
     episodes: int
     stage: Literal["execute", "train", "improve"]
-    done: int
-    """Evaluations done in this stage."""
+    fraction: float
+    """How much of the stage is done."""
     cost: float | None
     """The best predicted cost so far, while improving."""
 
@@ -147,12 +147,12 @@ def learn(
         if value < 1:
             raise ValueError(f"{name} must be at least 1; given {value}.")
 
-    def report(n: int, stage: Literal["execute", "train", "improve"]) -> Callable[[int, float | None], None]:
-        def tell(done: int, cost: float | None = None) -> None:
+    def report(n: int, stage: Literal["execute", "train", "improve"]) -> Callable[..., None]:
+        def tell(fraction: float, cost: float | None = None) -> None:
             if on_progress is not None:
-                on_progress(Progress(n, episodes, stage, done, cost))
+                on_progress(Progress(n, episodes, stage, fraction, cost))
 
-        tell(0)
+        tell(0.0)
         return tell
 
     train = _trainer(training, task, points)
@@ -167,7 +167,7 @@ def learn(
         problem = Problem(chosen.predictor, dynamics, task.initial, task.cost, task.steps)
         earlier = [record.policy for record in records]
         fresh = [task.random_policy(key) for key in jax.random.split(start, FRESH)] if n < EARLY else []
-        found = search(problem, earlier, fresh, evaluations=evaluations, on_evaluation=report(n, "improve"))  # 6-8
+        found = search(problem, earlier, fresh, evaluations=evaluations, on_progress=report(n, "improve"))  # 6-8
         executor = chosen.executor(found.policy, dynamics)
         records.append(_record(data[-1], problem, found))
         if on_record is not None:
@@ -182,17 +182,15 @@ def _record(episode: Episode, problem: Problem, found: Improvement) -> Record:
     return Record(episode, problem.dynamics, found.policy, predicted, found.evaluations, found.stopped)
 
 
-def _trainer(
-    training: Training, task: Task, points: int
-) -> Callable[[Trials, Callable[[int, float | None], None]], Dynamics]:
+def _trainer(training: Training, task: Task, points: int) -> Callable[[Trials, Callable[..., None]], Dynamics]:
     """Training as a function of the data alone; it remembers the last fit, to start the next one from."""
-    fit = fit_evidence if training == "evidence" else fit_direct
+    fit = {"evidence": fit_evidence, "direct": fit_direct}[training]
     previous = None
 
-    def train(trials: Trials, tell: Callable[[int, float | None], None]) -> Dynamics:
+    def train(trials: Trials, on_progress: Callable[..., None]) -> Dynamics:
         nonlocal previous
-        previous = fit(
-            trials, task.dynamics_features, task.initial, points=points, previous=previous, on_progress=tell
+        previous = fit(  # type: ignore[operator]
+            trials, task.dynamics_features, task.initial, points=points, previous=previous, on_progress=on_progress
         )
         return previous.dynamics
 

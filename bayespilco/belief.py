@@ -10,19 +10,21 @@ from typing import Literal
 
 import equinox as eqx
 import jax.numpy as jnp
-import jax.scipy.linalg as jsl
 from jaxtyping import Array, Float
 
 from bayespilco.dynamics import Dynamics
 from bayespilco.gaussian import Gaussian, joint, symmetrise
 from bayespilco.policy import PolicyMap
+from bayespilco.shrink import shrink
 
 Update = Literal["conserving", "literal"]
 
 
 def _kalman(V: Float[Array, "state state"], R: Float[Array, "state state"]) -> Float[Array, "state state"]:
     """`W_z = V (V + R)^-1`, the weight of the observation; `W_m = I - W_z` is the prior's (below Eq. 9)."""
-    return jsl.cho_solve((jnp.linalg.cholesky(V + R), True), V).T
+    diagonal = jnp.diag(R)
+    innovation, _ = shrink(jnp.diag(1 / diagonal), V, jnp.diag(1 / jnp.sqrt(diagonal)))  # (R + V)^-1
+    return V @ innovation
 
 
 class Belief(eqx.Module):

@@ -65,8 +65,8 @@ class Display:
         how = "with random actions" if self.finished == 1 else "with the policy"
         self.console.print(
             f"\n[bold]Episode {self.finished} of {self.episodes}[/] executed {how}: cost {record.executed_cost:.2f} of "
-            f"at most {self.task.steps + 1}. Next policy: [bold]predicted cost {record.predicted_cost:.2f}[/], after "
-            f"{record.evaluations} evaluations, until {record.stopped}."
+            f"at most {self.task.steps + 1}. Next policy: [bold]predicted cost {record.predicted_cost:.2f}[/]; search "
+            f"stopped after {record.evaluations} evaluations: {record.stopped}."
         )
         self.console.print(noise_table(self.task, record))
 

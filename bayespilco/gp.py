@@ -9,7 +9,8 @@ trained, it ends as points `X`, weights `beta` and a matrix `W`: for the full GP
 ones another, and a radial-basis policy has no `W` at all. Appendix A and B are written once for all of them.
 """
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, TypeVar
 
 import equinox as eqx
 import jax
@@ -19,6 +20,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from bayespilco.precision import as_float64, float64, is_concrete
+
+
+T = TypeVar("T")
 
 
 def _optional(value: object) -> Array | None:
@@ -141,6 +145,15 @@ def kernel(
     return jax.vmap(one)(length_scales, signal_variance)
 
 
+def per_output(function: Callable[..., T], *arrays: Array) -> T:
+    """`function` for each output, one after the other.
+
+    Not with `vmap`: jaxlib splits a batch of large factorisations among XLA's threads and waits for them on one of those
+    threads; on a machine with two cores, two batches at a time wait for each other for ever (seen with jaxlib 0.10).
+    """
+    return jax.lax.map(lambda parts: function(*parts), arrays)
+
+
 @float64
 def condition(
     inputs: Float[ArrayLike, "points input"],
@@ -164,7 +177,7 @@ def condition(
         return W @ residual, W
 
     residuals = (targets - inputs @ slope.T - offset).T
-    beta, W = jax.vmap(one)(K, noise_variance, residuals)
+    beta, W = per_output(one, K, noise_variance, residuals)
     _check_solved(beta, W, "the noise_variance")
     return GaussianProcess(inputs, length_scales, signal_variance, beta, W, slope, offset)
 
@@ -213,7 +226,7 @@ def condition_sparse(
         return beta, Li.T @ (eye - jsl.cho_solve((A, True), eye)) @ Li
 
     residuals = (targets - inputs @ slope.T - offset).T
-    beta, W = jax.vmap(one)(Kmm, Kmn, signal_variance, noise_variance, residuals)
+    beta, W = per_output(one, Kmm, Kmn, signal_variance, noise_variance, residuals)
     _check_solved(beta, W, "the ridge")
     return GaussianProcess(inducing, length_scales, signal_variance, beta, W, slope, offset)
 

@@ -137,7 +137,7 @@ def search(
     fresh: Sequence[Policy],
     *,
     evaluations: int = 150,
-    on_evaluation: Callable[[int, float], None] | None = None,
+    on_progress: Callable[[float, float], None] | None = None,
 ) -> Improvement:
     """The best of several searches: from the best earlier policy, from a random one, and from the last one widened.
 
@@ -147,33 +147,30 @@ def search(
     - The latest policy is widened and narrowed again, which may carry it over into a better valley.
 
     Without `fresh` policies only the first is done. `evaluations` is the budget of each search in the narrow problem;
-    in the wide one it is a third of that.
+    in the wide one it is a third of that. `on_progress` is called with the fraction done and the best cost so far.
     """
-    found: list[Improvement] = []
-    spent = 0
-
-    def report(count: int, cost: float) -> None:
-        if on_evaluation is not None:
-            on_evaluation(spent + count, min([cost, *(each.cost for each in found)]))
-
-    def down(policy: Policy, *, wide: bool) -> None:
-        nonlocal spent
-        if wide:
-            widely = improve(policy, problem.widened(WIDE), evaluations=max(evaluations // 3, 1))
-            policy, spent = widely.policy, spent + widely.evaluations
-        narrow = improve(policy, problem, evaluations=evaluations, on_evaluation=report)
-        spent += narrow.evaluations
-        found.append(narrow)
-
-    if earlier:
-        down(min(earlier, key=problem.value), wide=False)
-    if fresh:
-        easy = problem._replace(predictor=MostLikely()).widened(WIDE)
-        started = [improve(policy, easy, evaluations=evaluations).policy for policy in fresh]
-        down(min(started, key=problem.widened(WIDE).value), wide=True)
-        if earlier:
-            down(earlier[-1], wide=True)
-    if not found:
+    if not earlier and not fresh:
         raise ValueError("A policy search needs a policy to start from: give `earlier` or `fresh` ones.")
-    best = min(found, key=lambda each: each.cost)
-    return eqx.tree_at(lambda each: each.evaluations, best, spent)
+    wide = problem.widened(WIDE)
+    starts: list[tuple[Policy, list[Problem]]] = []
+    if earlier:
+        starts.append((min(earlier, key=problem.value), [problem]))
+    if fresh:
+        easy = wide._replace(predictor=MostLikely())
+        begun = [improve(policy, easy, evaluations=evaluations).policy for policy in fresh]
+        starts.append((min(begun, key=wide.value), [wide, problem]))
+        if earlier:
+            starts.append((earlier[-1], [wide, problem]))
+
+    found: list[Improvement] = []
+    for policy, problems in starts:
+
+        def report(count: int, cost: float) -> None:
+            if on_progress is not None:
+                part = (len(found) + count / evaluations) / len(starts)
+                on_progress(part, min([cost, *(each.cost for each in found)]))
+
+        for each in problems[:-1]:
+            policy = improve(policy, each, evaluations=max(evaluations // 3, 1)).policy
+        found.append(improve(policy, problems[-1], evaluations=evaluations, on_evaluation=report))
+    return min(found, key=lambda each: each.cost)

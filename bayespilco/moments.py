@@ -19,7 +19,7 @@ from bayespilco.gaussian import Gaussian, Moments
 from bayespilco.gp import GaussianProcess
 from bayespilco.pair_sums import over_pairs, own_sums, pair_sum
 from bayespilco.precision import float64
-from bayespilco.shrink import shrink
+from bayespilco.shrink import psd_root, shrink
 
 
 @float64
@@ -87,7 +87,10 @@ def _kernel_average(
 ) -> tuple[Float[Array, "output input input"], Float[Array, "output points"]]:
     """`(L_a + V)^-1` and `log q(x_i, mu, L_a, V)` for every output and point (Eq. 30)."""
     centred = gp.inputs - mu
-    A, log_det = jax.vmap(shrink, in_axes=(0, None))(jax.vmap(jnp.diag)(gp.length_scales**-2), V)
+    diagonal = jax.vmap(jnp.diag)
+    A, log_det = jax.vmap(shrink, in_axes=(0, None, 0))(
+        diagonal(gp.length_scales**-2), V, diagonal(1 / gp.length_scales)
+    )
     return A, log_det[:, None] - jnp.einsum("opi,pi->op", centred @ A, centred) / 2
 
 
@@ -114,7 +117,7 @@ def _second_moments(
     outputs = gp.offset.shape[0]
     others = np.triu_indices(outputs, k=1)
     i, j = (np.concatenate([np.arange(outputs), index]) for index in others)
-    T, log_scale = jax.vmap(shrink, in_axes=(None, 0))(S, A[i] + A[j])  # R^-1 S and log |R|^-1/2 (Eq. 32)
+    T, log_scale = jax.vmap(shrink, in_axes=(None, 0, None))(S, A[i] + A[j], psd_root(S))  # R^-1 S, log |R|^-1/2
     p = log_q[i] + jnp.sum((a[i] @ T) * a[i], axis=-1) / 2 + log_scale[:, None] / 2
     r = log_q[j] + jnp.sum((a[j] @ T) * a[j], axis=-1) / 2 + log_scale[:, None] / 2
 

@@ -91,6 +91,7 @@ class Task(eqx.Module):
         return AngleFeatures(self.angles, tuple(i for i in range(len(self.states)) if i not in self.angles))
 
     @float64
+    @eqx.filter_jit
     def random_policy(self, key: Array) -> Policy:
         """Where policy search starts when it knows nothing."""
         if self.policy_kind == "linear":

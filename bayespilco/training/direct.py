@@ -25,7 +25,7 @@ from bayespilco.dynamics import Dynamics
 from bayespilco.episode import Trials
 from bayespilco.features import AngleFeatures
 from bayespilco.gaussian import Gaussian
-from bayespilco.gp import GaussianProcess, kernel
+from bayespilco.gp import GaussianProcess, kernel, per_output
 from bayespilco.precision import as_float64, float64
 from bayespilco.training.filtering import negative_log_evidence
 from bayespilco.training.likelihood import snr_penalty
@@ -65,7 +65,7 @@ class DirectModel(eqx.Module):
         def inverse(K: Array, noise: Array) -> Array:
             return jsl.cho_solve((jnp.linalg.cholesky(K + noise * eye), True), eye)
 
-        W = jax.vmap(inverse)(kernel(self.points, self.points, lengths, signal), noise)
+        W = per_output(inverse, kernel(self.points, self.points, lengths, signal), noise)
         slope = jnp.where(np.array(self.linear_inputs), parameters.slope, 0.0)
         gp = GaussianProcess(self.points, lengths, signal, parameters.weights, W, slope, parameters.offset)
         R, Q = jnp.exp(2 * parameters.log_sensor_noise), jnp.exp(2 * parameters.log_process_noise)
@@ -97,7 +97,7 @@ class _Frame(eqx.Module):
 
     def parameters(self, v: DirectParameters) -> DirectParameters:
         slope = v.slope * self.size[:, None] / self.spread
-        weights = jax.vmap(lambda L, w: jsl.solve_triangular(L, w, lower=True, trans="T"))(self.root, v.weights)
+        weights = per_output(lambda L, w: jsl.solve_triangular(L, w, lower=True, trans="T"), self.root, v.weights)
         return v._replace(slope=slope, offset=v.offset * self.size - slope @ self.centre, weights=weights)
 
     def variables(self, p: DirectParameters) -> DirectParameters:
@@ -133,7 +133,7 @@ def fit_direct(
     *,
     points: int = 50,
     evaluations: int = 200,
-    previous: Dynamics | None = None,
+    previous: DirectFit | None = None,
     on_progress: Callable[[float], object] | None = None,
 ) -> DirectFit:
     """Train a model of the plant on noisy trials by the Direct method.
@@ -146,7 +146,7 @@ def fit_direct(
         initial: The distribution of a trial's first state.
         points: How many pseudo-inputs.
         evaluations: At most this many filter passes over all trials, each with its gradient.
-        previous: A model learned from earlier data.
+        previous: The fit to earlier data.
         on_progress: Called with the fraction done.
 
     Returns:
@@ -161,7 +161,7 @@ def fit_direct(
 
     starts = [_ordinary_start(x, y, model)]
     if previous is not None:
-        starts.append(_warm_start(x, previous, model))
+        starts.append(_warm_start(x, previous.dynamics, model))
     tried = []
     for start in starts:
         frame = _frame(start, x, y, model)

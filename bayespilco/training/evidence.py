@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 import numpy as np
-import scipy.optimize
 from jaxtyping import Array, Float
 
 from bayespilco.dynamics import Dynamics
@@ -29,6 +28,7 @@ from bayespilco.features import AngleFeatures
 from bayespilco.gaussian import Gaussian, symmetrise
 from bayespilco.gp import GaussianProcess
 from bayespilco.precision import float64
+from bayespilco.training.minimise import Minimum, minimise
 from bayespilco.training.trajectory import Frame, Parameters, filter_trials, work_out
 
 START = {"length_scale": 2.0, "signal": 0.3, "sensor": 0.2, "process": 0.05}
@@ -66,7 +66,7 @@ def fit_evidence(
     evaluations: int = 60,
     rounds: int = 3,
     previous: EvidenceFit | None = None,
-    on_progress: Callable[[int, float | None], None] | None = None,
+    on_progress: Callable[[float], object] | None = None,
 ) -> EvidenceFit:
     """Train a model of the plant on noisy trials.
 
@@ -79,24 +79,26 @@ def fit_evidence(
         rounds: How often the inducing points are placed anew, on what the filter then believes the states were.
         previous: An earlier fit whose hyperparameters to start from. With few trials a fresh start is tried as well and
             the better evidence wins.
-        on_progress: Called with the number of evaluations done.
+        on_progress: Called with the fraction done.
     """
     _check(trials, points)
     frame = _place(trials, features, initial, points)
-    starts = []
+    starts: list[tuple[Parameters, int]] = []
     if previous is not None:
         starts.append((_carry_over(previous.parameters, previous.frame, frame), max(rounds - 1, 1)))
     if previous is None or int(np.sum(np.asarray(trials.observed)[:, 0])) <= FRESH_UNTIL:
         starts.append((_start(frame), rounds))
-    done = 0
 
-    def tell() -> None:
-        nonlocal done
-        done += 1
-        if on_progress is not None:
-            on_progress(done, None)
+    total, before = sum(rounds for _, rounds in starts), 0
+    fits = []
+    for p, rounds in starts:
 
-    fits = [_fit(p, frame, trials, points, evaluations, rounds, tell) for p, rounds in starts]
+        def tell(done: float, before: int = before) -> None:
+            if on_progress is not None:
+                on_progress((before + done) / total)
+
+        fits.append(_fit(p, frame, trials, points, evaluations, rounds, tell))
+        before += rounds
     return min(fits, key=lambda fit: fit.objective)
 
 
@@ -107,27 +109,27 @@ def _fit(
     points: int,
     evaluations: int,
     rounds: int,
-    tell: Callable[[], None],
+    tell: Callable[[float], object],
 ) -> EvidenceFit:
     count = 0
-    for remaining in reversed(range(rounds)):
-        p = _settle(p, frame, trials)
-        p, value, used, stopped = _descend(p, frame, trials, evaluations, tell)
-        count += used
-        if remaining:
+    for n in range(rounds):
+        p, best = _descend(_settle(p, frame, trials), frame, trials, evaluations, lambda done, n=n: tell(n + done))
+        count += best.evaluations
+        if n < rounds - 1:
             # What the filter now believes is a better place for the inducing points than what the sensors said.
             believed = _linearise(p, frame, trials).states
             lengths = np.full((frame.states, frame.features.size), np.inf)
             lengths[:, frame.kernel_inputs] = np.exp(p.log_length_scales)
             moved = _place(trials, frame.features, frame.initial, points, believed, lengths * np.asarray(frame.scale))
             p, frame = _carry_over(p, frame, moved), moved
-    linear = _linearise(p, frame, trials)
-    if not (np.isfinite(value) and np.isfinite(np.asarray(linear.root)).all()):
+    root = _linearise(p, frame, trials).root
+    dynamics = _dynamics(p, frame, root)
+    if not all(np.isfinite(np.asarray(part)).all() for part in (dynamics.gp.precision, dynamics.gp.weights, root)):
         raise ValueError(
-            "Training found no model with a finite likelihood. Look at the data: are units sensible, is a sensor stuck or "
-            "an angle wrapped to (-pi, pi]? (Angles must be continuous: use np.unwrap.)"
+            "Training ended with a model that is not finite. Look at the data: are the units sensible, is a sensor stuck, "
+            "is an angle cut at +-pi (angles must be continuous: np.unwrap)?"
         )
-    return EvidenceFit(_dynamics(p, frame, linear.root), value, count, stopped, p, frame, linear.root)
+    return EvidenceFit(dynamics, best.value, count, best.stopped, p, frame, root)
 
 
 @eqx.filter_jit
@@ -214,34 +216,22 @@ HYPER_STEP = 0.3
 
 
 def _descend(
-    p: Parameters, frame: Frame, trials: Trials, evaluations: int, tell: Callable[[], None]
-) -> tuple[Parameters, float, int, str]:
+    p: Parameters, frame: Frame, trials: Trials, evaluations: int, on_progress: Callable[[float], object]
+) -> tuple[Parameters, Minimum]:
     """L-BFGS over weights and hyperparameters together.
 
     The weights move in the coordinates that their own posterior suggests, `w + (I + J'J)^-1/2 y`: the objective is then
     about as steep in every direction, which raw weights are far from.
     """
     root = _linearise(p, frame, trials).root
-    size = p.weights.size + p.log_length_scales.size + 3 * frame.states
-    best, count = (np.inf, np.zeros(size)), 0
 
     def objective(y: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal best, count
         value, gradient = _value_and_gradient(jnp.asarray(y), p, root, frame, trials)
-        value, gradient = float(value), np.asarray(gradient)
-        count += 1
-        tell()
-        if not (np.isfinite(value) and np.isfinite(gradient).all()):
-            return 1e10, np.zeros(size)
-        if value < best[0]:
-            best = (value, np.array(y))
-        return value, gradient
+        return float(value), np.asarray(gradient)
 
-    result = scipy.optimize.minimize(
-        objective, np.zeros(size), jac=True, method="L-BFGS-B", options={"maxfun": evaluations, "maxcor": 60}
-    )
-    stopped = "converged" if result.success else f"the budget of {evaluations} evaluations is used up"
-    return _moved(jnp.asarray(best[1]), p, root), float(best[0]), count, stopped
+    start = np.zeros(p.weights.size + p.log_length_scales.size + 3 * frame.states)
+    best = minimise(objective, start, evaluations=evaluations, memory=60, on_progress=on_progress)
+    return _moved(jnp.asarray(best.x), p, root), best
 
 
 def _moved(y: Float[Array, " all"], p: Parameters, root: Float[Array, "weights weights"]) -> Parameters:
@@ -339,6 +329,7 @@ def _spread_out(inputs: np.ndarray, lengths: np.ndarray, points: int) -> list[in
     return chosen
 
 
+@eqx.filter_jit
 def _dynamics(p: Parameters, frame: Frame, root: Float[Array, "weights weights"]) -> Dynamics:
     """The model in state units, as points, weights and matrices; each output with its own share of the posterior."""
     model, (states, size), points = work_out(p, frame), p.weights.shape, frame.points.shape[0]
@@ -348,11 +339,10 @@ def _dynamics(p: Parameters, frame: Frame, root: Float[Array, "weights weights"]
     H = jnp.einsum("oqp,oql->opl", model.half, P[:, :points, points:])
 
     # From [1, input] to the scaled linear features [x, u, 1].
-    linear = np.zeros((size - points, 1 + frame.features.size))
-    for row, i in enumerate(frame.linear_inputs):
-        linear[row, 1 + i] = 1 / frame.scale[i]
-        linear[row, 0] = -frame.centre[i] / frame.scale[i]
-    linear[-1, 0] = 1.0
+    used = frame.linear_inputs
+    row, per_unit = np.arange(len(used)), 1 / frame.scale[used]
+    linear = jnp.zeros((len(used) + 1, 1 + frame.features.size)).at[-1, 0].set(1.0)
+    linear = linear.at[row, 1 + used].set(per_unit).at[row, 0].set(-frame.centre[used] * per_unit)
 
     s = frame.state_scale
     mean = s[:, None] * (p.weights[:, points:] @ linear)

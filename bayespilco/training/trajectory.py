@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float
 from bayespilco.episode import Trials
 from bayespilco.features import AngleFeatures
 from bayespilco.gaussian import Gaussian, symmetrise
-from bayespilco.gp import kernel
+from bayespilco.gp import kernel, per_output
 
 RIDGE = 1e-6
 """Added to the diagonal of k(X, X), relative to the signal."""
@@ -111,8 +111,7 @@ def work_out(parameters: Parameters, frame: Frame) -> Trajectory:
     def invert_root(K: Array) -> Array:
         return jsl.solve_triangular(jnp.linalg.cholesky(K), jnp.eye(points), lower=True)
 
-    # One output after the other: jaxlib's batched triangular solves wait for threads that may wait for them.
-    half = jax.lax.map(invert_root, K)
+    half = per_output(invert_root, K)
     beta = jnp.einsum("oqp,oq->op", half, p.weights[:, :points])
     return Trajectory(
         frame,
