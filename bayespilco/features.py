@@ -53,7 +53,8 @@ def belief_sines(
 
 
 def _linear(matrix: Float[Array | np.ndarray, "output input"], gaussian: Gaussian) -> Gaussian:
-    return Gaussian(matrix @ gaussian.mean, matrix @ gaussian.cov @ matrix.T)
+    A = jnp.asarray(matrix)
+    return Gaussian(A @ gaussian.mean, A @ gaussian.cov @ A.T)
 
 
 class AngleFeatures(eqx.Module):

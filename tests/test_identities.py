@@ -116,9 +116,6 @@ def test_singular_covariances_give_finite_values_and_gradients(rank: int) -> Non
     assert np.isfinite(value) and all(np.isfinite(slope).all() for slope in slopes)
 
 
-# The filter ------------------------------------------------------------------------------------------------------------
-
-
 def test_update_conserves_variance() -> None:
     rng = np.random.default_rng(5)
     S, V, R = (systems.covariance(rng, 3, scale) for scale in (0.5, 0.7, 0.2))

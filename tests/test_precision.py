@@ -23,7 +23,8 @@ x = jnp.linspace(0, 1, 4)[:, None]
 assert x.dtype == jnp.float32
 gp = condition(x, jnp.sin(x), jnp.ones((1, 1)), jnp.ones(1), 0.01 * jnp.ones(1))
 assert gp.weights.dtype == gp.precision.dtype == jnp.float64
-exact = np.linalg.inv(np.exp(-0.5 * (np.asarray(x, float) - np.asarray(x, float).T) ** 2) + float(np.float32(0.01)) * np.eye(4))
+same, noise = np.asarray(x, float), float(np.float32(0.01))
+exact = np.linalg.inv(np.exp(-0.5 * (same - same.T) ** 2) + noise * np.eye(4))
 assert np.abs(np.asarray(gp.precision[0]) - exact).max() < 1e-10 * np.abs(exact).max(), "computed in float32"
 moments = gp_moments(gp, Gaussian([0.3], [[0.1]]))
 assert moments.mean.dtype == moments.cov.dtype == jnp.float64
