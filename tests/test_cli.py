@@ -69,7 +69,7 @@ def test_learning_leaves_a_run_and_pictures(capsys: pytest.CaptureFixture[str]) 
     assert f"cost {first.executed_cost:.2f} of at most 21" in " ".join(shown.split())
     assert f"predicted cost {second.predicted_cost:.2f}" in shown
     assert "velocity [m/s]" in shown
-    assert "until the gradient vanished" in " ".join(shown.split())
+    assert "search stopped after 11 evaluations: the gradient vanished" in " ".join(shown.split())
     error = costs.std(ddof=1) / np.sqrt(5)
     assert f"executed 5 times: cost {costs.mean():.2f} ± {error:.2f}" in " ".join(shown.split())
     assert "first/costs.png" in shown
