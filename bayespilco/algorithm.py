@@ -6,7 +6,6 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float
 
 from bayespilco import execution, prediction
 from bayespilco.dynamics import Dynamics

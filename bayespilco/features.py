@@ -28,7 +28,7 @@ def sines(gaussian: Gaussian, phases: Float[Array, " dim"]) -> Moments:
     v = jnp.diag(S)
     damping = jnp.exp(-v / 2)
     mean = damping * jnp.sin(m)
-    # exp(-(v_i + v_j)/2) (exp(+-S_ij) - 1), written so that nothing cancels for small S and nothing overflows for large.
+    # exp(-(v_i + v_j)/2) (exp(+-S_ij) - 1), written so that small S does not cancel and large S not overflow.
     spread = (v[:, None] + v[None, :]) / 2
     above, below = jnp.maximum(S, 0), jnp.minimum(S, 0)
     excess = -jnp.expm1(-above) * jnp.exp(above - spread) + jnp.expm1(below) * jnp.exp(-spread)

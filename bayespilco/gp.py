@@ -21,7 +21,6 @@ from jaxtyping import Array, ArrayLike, Float
 
 from bayespilco.precision import as_float64, float64, is_concrete
 
-
 T = TypeVar("T")
 
 
@@ -148,8 +147,9 @@ def kernel(
 def per_output(function: Callable[..., T], *arrays: Array) -> T:
     """`function` for each output, one after the other.
 
-    Not with `vmap`: jaxlib splits a batch of large factorisations among XLA's threads and waits for them on one of those
-    threads; on a machine with two cores, two batches at a time wait for each other for ever (seen with jaxlib 0.10).
+    Not with `vmap`: jaxlib divides a batch of large factorisations among XLA's threads and waits for them on one of
+    those threads; on a machine with two cores two batches at a time wait for each other for ever (jaxlib 0.10: four
+    matrices of 50 x 50 do, ten of 7 x 7 are done in one go).
     """
     return jax.lax.map(lambda parts: function(*parts), arrays)
 
@@ -232,14 +232,14 @@ def condition_sparse(
 
 
 def _data(*given: ArrayLike | None) -> tuple[Array, ...]:
-    """The data and hyper-parameters of a GP in float64, with a linear mean of zero if none is given; or a ValueError."""
+    """Data and hyperparameters of a GP in float64, with a linear mean of zero if none is given; or a ValueError."""
     inputs, targets, length_scales, signal, noise = (as_float64(value) for value in given[:5])
     slope = jnp.zeros_like(length_scales) if given[5] is None else as_float64(given[5])
     offset = jnp.zeros_like(signal) if given[6] is None else as_float64(given[6])
     if inputs.ndim != 2 or targets.ndim != 2 or inputs.shape[0] != targets.shape[0] or inputs.shape[0] == 0:
         raise ValueError(
-            "A GP is conditioned on inputs of shape (points, input) and targets of shape (points, output), at least one "
-            f"point, as many of the one as of the other; given {inputs.shape} and {targets.shape}."
+            "A GP is conditioned on inputs of shape (points, input) and targets of shape (points, output), at least "
+            f"one point, as many of the one as of the other; given {inputs.shape} and {targets.shape}."
         )
     outputs, size = targets.shape[1], inputs.shape[1]
     for name, value, shape in (
@@ -266,6 +266,6 @@ def _check_solved(beta: Array, W: Array, remedy: str) -> None:
     """A kernel matrix that is singular to rounding has no Cholesky factor, which JAX reports as NaN."""
     if is_concrete(beta, W) and not (np.isfinite(np.asarray(beta)).all() and np.isfinite(np.asarray(W)).all()):
         raise ValueError(
-            "The GP's kernel matrix is singular to rounding: points that coincide, or length-scales far longer than the "
-            f"distances between points. Try to drop duplicates, shorten the length-scales or raise {remedy}."
+            "The GP's kernel matrix is singular to rounding: points that coincide, or length-scales far longer than "
+            f"the distances between points. Try to drop duplicates, shorten the length-scales or raise {remedy}."
         )

@@ -1,15 +1,14 @@
 """Policy search: down the exact gradient of the predicted total cost, with a budget, and out of local optima.
 
-BFGS finds the bottom of the valley it starts in. With a narrow cost and the plant far from its goal most valleys are bad
-ones: almost every gradient vanishes. So a search may start in a wider version of the problem, whose valleys are few, and
-narrow it down; and several searches may start from different policies, of which the one predicted best is kept.
+BFGS finds the bottom of the valley it starts in. With a narrow cost and the plant far from its goal most valleys are
+bad ones: almost every gradient vanishes. So a search may start in a wider version of the problem, whose valleys are
+few, and narrow it down; and several searches may start from different policies, and the best by prediction is kept.
 """
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
@@ -86,13 +85,14 @@ def improve(
 ) -> Improvement:
     """Improve a policy with BFGS, with at most `evaluations` values and gradients (Algorithm 1, line 8).
 
-    The best policy seen is returned, not the last, and the budget is kept to the letter. A policy for which the prediction
-    has no finite value is refused with a large one.
+    The best policy seen is returned, not the last, and the budget is kept to the letter. A policy for which the
+    prediction has no finite value counts as the worst there is.
     """
     if evaluations < 1:
         raise ValueError(f"A policy search needs at least one evaluation; given {evaluations}.")
     flat, unravel = ravel_pytree(policy)
-    best, history, since_step = (np.inf, np.asarray(flat)), [], 0
+    best, since_step = (np.inf, np.asarray(flat)), 0
+    history: list[float] = []
 
     def objective(parameters: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best, since_step
@@ -100,8 +100,8 @@ def improve(
             raise _Stop(f"the budget of {evaluations} evaluations is used up")
         if since_step >= LINE_SEARCH_LIMIT:
             raise _Stop(f"a line search took more than {LINE_SEARCH_LIMIT} evaluations: no further descent")
-        value, gradient = problem.value_and_gradient(unravel(jnp.asarray(parameters)))
-        value, gradient = float(value), np.asarray(ravel_pytree(gradient)[0])
+        predicted, slope = problem.value_and_gradient(unravel(jnp.asarray(parameters)))
+        value, gradient = float(predicted), np.asarray(ravel_pytree(slope)[0])
         if not (np.isfinite(value) and np.isfinite(gradient).all()):
             value, gradient = float(problem.steps + 1), np.zeros_like(parameters)
         if value < best[0]:

@@ -100,7 +100,7 @@ def _second_moments(
     S: Float[Array, "input input"],
     V: Float[Array, "input input"] | None,
 ) -> tuple[Float[Array, "output output"], Float[Array, " output"]]:
-    """`s_a^2 s_b^2 beta_a' Q beta_b` for every pair of outputs (Eqs. 27, 38), and for `V = None` also `s_a^4 tr(W_a Q)`.
+    """`s_a^2 s_b^2 beta_a' Q beta_b` for every pair of outputs, and for `V = None` also `s_a^4 tr(W_a Q)`.
 
     For one pair, `Q_ij = |R|^-1/2 exp(p_i + r_j + a_i' T b_j)` with `T = R^-1 S`, `a = (La+V)^-1 (x-mu)`, and
     `p = log q + 1/2 a' T a`: the form that `pair_sums` sweeps.

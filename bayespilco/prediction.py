@@ -5,6 +5,8 @@ will see raw observations), `Filtered` (it will see the filter's belief) and `Mo
 trajectory, no uncertainty at all). Each is a start and a step; `predict` is the one scan over them.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -100,7 +102,7 @@ def predict(
     """Predict `steps` steps from the initial state (Algorithm 1, lines 6 and 7)."""
     ready = policy.map()
     states = initial.size
-    start = predictor.start(initial)
+    start: Any = predictor.start(initial)  # what each predictor carries is its own affair
 
     def out_of_range(state: Gaussian) -> Array:
         inside = (jnp.abs(state.mean) < DIVERGED).all() & (jnp.diag(state.cov) < DIVERGED**2).all()

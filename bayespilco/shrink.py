@@ -1,12 +1,12 @@
-"""The one piece of small linear algebra: a covariance shrunk by a precision, `(P^-1 + B)^-1`, without inverting `P` or `B`.
+"""The one piece of small linear algebra: a covariance shrunk by a precision, `(P^-1 + B)^-1`, inverting neither.
 
-Blurring a kernel by an uncertain input, a cost by an uncertain state, an innovation by a belief: each is this function. `P`
-and `B` are symmetric without negative eigenvalues and may both be singular. With any root `C C' = P` it is
+Blurring a kernel by an uncertain input, a cost by an uncertain state, an innovation by a belief: each is this function.
+`P` and `B` are symmetric without negative eigenvalues and may both be singular. With any root `C C' = P` it is
 
     C (I + C' B C)^-1 C'
 
-whose inner matrix has eigenvalues of at least 1. The derivatives are products of what is known already, so that a gradient
-costs a few small multiplications, and no factorisation is ever differentiated.
+whose inner matrix has eigenvalues of at least 1. The derivatives are products of what is known already, so that a
+gradient costs a few small multiplications, and no factorisation is ever differentiated.
 """
 
 import jax

@@ -1,7 +1,7 @@
 """A first try that learns in seconds: push a damped mass on a spring to a mark, with noisy sensors."""
 
-import numpy as np
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from bayespilco.cost import SaturatingCost

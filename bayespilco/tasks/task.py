@@ -66,7 +66,7 @@ class Task(eqx.Module):
             "action_limits must be positive and finite": bool(
                 (np.asarray(self.action_limits) > 0).all() and np.isfinite(np.asarray(self.action_limits)).all()
             ),
-            "sensor_std must be positive and finite (sensors without noise: a small number, such as 1e-4 of the range)": (
+            "sensor_std must be positive and finite (perfect sensors: say 1e-4 of the range)": (
                 bool((np.asarray(self.sensor_std) > 0).all() and np.isfinite(np.asarray(self.sensor_std)).all())
             ),
             "steps must be at least 1": self.steps >= 1,

@@ -1,6 +1,6 @@
 """Our training: the evidence of the trajectory model, with the function integrated out along the filter.
 
-Sensors report `z_t = x_t + e_t`, so regressing `z_{t+1}` on `z_t` is biased, and the more so the noisier the velocities.
+Sensors report `z_t = x_t + e_t`, so regressing `z_{t+1}` on `z_t` is biased, the more so the noisier the velocities.
 The paper's Direct method repairs that with a filter, but fits the function as a point: with little data it explains
 noise as signal, and it never knows how uncertain it is. Here the function keeps a distribution. To first order the
 whitened innovations `e` of the filter (see `trajectory`) are linear in the weights `w ~ N(0, I)`, with Jacobian `J`; so
@@ -9,8 +9,8 @@ the weights have the posterior `N(w*, (I + J'J)^-1)`, and the data the evidence 
     -log p(z) = 1/2 |e|^2 + sum_t log |S_t|^1/2 + 1/2 |w*|^2 + 1/2 log |I + J'J| + constants
 
 minimised over weights, kernel and both noises together. The complexity term is that of the filter itself: a velocity
-counts as well known as the positions around it make it. And the same matrix `(I + J'J)^-1` becomes the model's predictive
-uncertainty, so what was optimised is what is used.
+counts as well known as the positions around it make it. And the same matrix `(I + J'J)^-1` becomes the model's
+predictive uncertainty, so what was optimised is what is used.
 """
 
 from collections.abc import Callable
@@ -113,7 +113,11 @@ def _fit(
 ) -> EvidenceFit:
     count = 0
     for n in range(rounds):
-        p, best = _descend(_settle(p, frame, trials), frame, trials, evaluations, lambda done, n=n: tell(n + done))
+
+        def report(done: float, n: int = n) -> None:
+            tell(n + done)
+
+        p, best = _descend(_settle(p, frame, trials), frame, trials, evaluations, report)
         count += best.evaluations
         if n < rounds - 1:
             # What the filter now believes is a better place for the inducing points than what the sensors said.
@@ -126,8 +130,8 @@ def _fit(
     dynamics = _dynamics(p, frame, root)
     if not all(np.isfinite(np.asarray(part)).all() for part in (dynamics.gp.precision, dynamics.gp.weights, root)):
         raise ValueError(
-            "Training ended with a model that is not finite. Look at the data: are the units sensible, is a sensor stuck, "
-            "is an angle cut at +-pi (angles must be continuous: np.unwrap)?"
+            "Training ended with a model that is not finite. Look at the data: are the units sensible, is a sensor "
+            "stuck, is an angle cut at +-pi (angles must be continuous: np.unwrap)?"
         )
     return EvidenceFit(dynamics, best.value, count, best.stopped, p, frame, root)
 
@@ -181,8 +185,8 @@ def _linearise(p: Parameters, frame: Frame, trials: Trials) -> _Linear:
 def _settle(p: Parameters, frame: Frame, trials: Trials) -> Parameters:
     """The best weights for given hyperparameters, by Gauss-Newton.
 
-    First with noises at least those of a fresh start: the more noise is allowed, the more the filter follows the data and
-    the nearer the problem is to a linear regression, whatever the weights it begins with.
+    First with noises at least those of a fresh start: the more noise is allowed, the more the filter follows the data
+    and the nearer the problem is to a linear regression, whatever the weights it begins with.
     """
     easy = _start(frame)
     with_noise = eqx.tree_at(
@@ -355,7 +359,7 @@ def _dynamics(p: Parameters, frame: Frame, root: Float[Array, "weights weights"]
         slope=mean[:, 1:] + jnp.eye(states, frame.features.size),
         offset=mean[:, 0],
         cross_cov=H @ linear,
-        linear_cov=s[:, None, None] ** 2 * symmetrise(jnp.einsum("la,olm,mb->oab", linear, P[:, points:, points:], linear)),
+        linear_cov=s[:, None, None] ** 2 * symmetrise(linear.T @ P[:, points:, points:] @ linear),
     )
     return Dynamics(gp, frame.features, model.R, model.Q)
 

@@ -2,10 +2,10 @@
 
 The next state of output `a` is
 
-    f_a(x, u) = x_a + scale_a omega_a' basis_a(x, u),      basis_a = [k_a(X, .) ; x, u ; 1],      omega_a = [L_a^-T v_a ; l_a]
+    f_a(x, u) = x_a + scale_a omega_a' basis_a(x, u),   basis_a = [k_a(X, .) ; x, u ; 1],   omega_a = [L_a^-T v_a ; l_a]
 
-with kernels at inducing points `X` (`L L' = k(X, X)`), and `w = [v, l] ~ N(0, I)`: a sparse GP with a linear mean, all of
-it uncertain. Along a trial an extended Kalman filter, conditional on `w`, carries besides its mean and covariance the
+with kernels at inducing points `X` (`L L' = k(X, X)`), and `w = [v, l] ~ N(0, I)`: a sparse GP with a linear mean, all
+of it uncertain. Along a trial an extended Kalman filter, conditional on `w`, carries beside mean and covariance the
 sensitivity `G = dm/domega`. So the whitened innovations `e` of a trial come with their Jacobian.
 """
 
