@@ -58,17 +58,21 @@ def cart_poles_v09(case: dict) -> list[SaturatingCost]:  # type: ignore[type-arg
     return [SaturatingCost(features, target, pendulum_weight(length, w, 1.0)) for w in case["width"].ravel()]
 
 
+def cart_pole_moments_v09(case: dict, state: Gaussian) -> dict[str, jax.Array]:  # type: ignore[type-arg]
+    """Several widths are averaged there, and `expl` times the standard deviation is added: both from our moments."""
+    costs, exploration = cart_poles_v09(case), float(case["expl"].item())
+    each = [cost.moments(state) for cost in costs]
+    bonus = [exploration * jnp.sqrt(one.cov[0, 0]) if exploration else 0.0 for one in each]
+    mean = sum(one.mean[0] + b for one, b in zip(each, bonus, strict=True)) / len(costs)
+    return {"L": mean, "S2": sum(one.cov[0, 0] for one in each) / len(costs)}
+
+
 @pytest.mark.parametrize("number", cases("loss_cp", quick=(0, 2, 4)))
 def test_cart_pole_cost(number: int) -> None:
-    """Several widths are averaged there, and `expl` times the standard deviation is added: both from our moments."""
     case = load("loss_cp")[number]
-    costs, exploration = cart_poles_v09(case["cost"]), float(case["cost"]["expl"].item())
 
     def moments(m: jax.Array, s: jax.Array) -> dict[str, jax.Array]:
-        each = [cost.moments(Gaussian(m, s)) for cost in costs]
-        bonus = [exploration * jnp.sqrt(one.cov[0, 0]) if exploration else 0.0 for one in each]
-        mean = sum(one.mean[0] + b for one, b in zip(each, bonus, strict=True)) / len(costs)
-        return {"L": mean, "S2": sum(one.cov[0, 0] for one in each) / len(costs)}
+        return cart_pole_moments_v09(case["cost"], Gaussian(m, s))
 
     compare(moments, case, {"m": case["m"].ravel(), "s": case["s"]}, 1e-8)
 
