@@ -23,7 +23,8 @@ Update = Literal["conserving", "literal"]
 def _kalman(V: Float[Array, "state state"], R: Float[Array, "state state"]) -> Float[Array, "state state"]:
     """`W_z = V (V + R)^-1`, the weight of the observation; `W_m = I - W_z` is the prior's (below Eq. 9)."""
     diagonal = jnp.diag(R)
-    innovation, _ = shrink(jnp.diag(1 / diagonal), V, jnp.diag(1 / jnp.sqrt(diagonal)))  # (R + V)^-1
+    beyond = V + R - jnp.diag(diagonal)  # sensors may be correlated; what is not diagonal joins V
+    innovation, _ = shrink(jnp.diag(1 / diagonal), beyond, jnp.diag(1 / jnp.sqrt(diagonal)))  # (R + V)^-1
     return V @ innovation
 
 

@@ -161,7 +161,7 @@ def test_learns_noise_and_function_that_ordinary_training_misses() -> None:
     assert fit.evaluations <= 60 and fit.stopped
     assert progress == sorted(progress) and progress[-1] <= 1
 
-    again = fit_direct(trials, FEATURES, INITIAL, points=15, evaluations=3, previous=fit.dynamics)
+    again = fit_direct(trials, FEATURES, INITIAL, points=15, evaluations=3, previous=fit)
     fresh = fit_direct(trials, FEATURES, INITIAL, points=15, evaluations=3)
     assert again.objective < fresh.objective and again.evaluations <= 3
 

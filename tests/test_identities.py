@@ -17,7 +17,7 @@ from bayespilco.policy import LinearPolicy
 from bayespilco.prediction import Filtered, Unfiltered
 from tests import systems
 from tests.golden import assert_close
-from tests.oracles import Kalman
+from tests.oracles import Kalman, directional_difference
 from tests.systems import run
 
 moments_of = eqx.filter_jit(gp_moments)
@@ -117,6 +117,7 @@ def test_singular_covariances_give_finite_values_and_gradients(rank: int) -> Non
 
 
 def test_update_conserves_variance() -> None:
+    """For sensors with correlated noise too: `R` is not diagonal here."""
     rng = np.random.default_rng(5)
     S, V, R = (systems.covariance(rng, 3, scale) for scale in (0.5, 0.7, 0.2))
     before = BeliefDistribution(Gaussian(np.zeros(3), S), jnp.asarray(V))
@@ -126,6 +127,24 @@ def test_update_conserves_variance() -> None:
     assert_close(after.cov, R @ np.linalg.solve(V + R, V), 1e-13)
     literal = before.update(jnp.asarray(R), "literal")
     assert np.trace(literal.mean.cov + literal.cov) < 0.95 * np.trace(S + V)
+
+
+def test_gradient_of_the_update_with_correlated_sensors() -> None:
+    """With respect to V and to R, against finite differences of the textbook's formula."""
+    rng = np.random.default_rng(6)
+    V, R, along_V, along_R, weight = (jnp.asarray(systems.covariance(rng, 3, scale)) for scale in (0.7, 0.4, 1, 1, 1))
+
+    def ours(both: tuple[jax.Array, jax.Array]) -> jax.Array:
+        after = BeliefDistribution(Gaussian(jnp.zeros(3), jnp.zeros((3, 3))), both[0]).update(both[1])
+        return jnp.sum(weight * after.cov)
+
+    def textbook(both: tuple[np.ndarray, np.ndarray]) -> float:
+        return float(np.sum(np.asarray(weight) * (both[1] @ np.linalg.solve(both[0] + both[1], both[0]))))
+
+    by_V, by_R = jax.jit(jax.grad(ours))((V, R))
+    exact = jnp.vdot(by_V, along_V) + jnp.vdot(by_R, along_R)
+    numeric = directional_difference(textbook, (V, R), (along_V, along_R), step=1e-3)
+    assert_close(exact, numeric, 1e-7)
 
 
 def test_a_perfect_sensor_leaves_nothing_to_filter() -> None:
