@@ -1,7 +1,7 @@
 """Algorithm 1: execute, learn the dynamics, predict, improve, repeat; and the four methods as rows of a table."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -40,7 +40,8 @@ METHODS = {
     )
 }
 
-Training = Literal["evidence", "direct"]
+TRAINING: dict[str, Callable[..., Any]] = {"evidence": fit_evidence, "direct": fit_direct}
+"""How the dynamics may be trained: our way, and the paper's."""
 T = TypeVar("T")
 
 EARLY = 5
@@ -119,7 +120,7 @@ def learn(
     *,
     episodes: int = 11,
     seed: int = 0,
-    training: Training = "evidence",
+    training: str = "evidence",
     points: int = 50,
     evaluations: int = 150,
     on_progress: Callable[[Progress], None] | None = None,
@@ -140,8 +141,7 @@ def learn(
     """
     task = find(TASKS, task, "task")() if isinstance(task, str) else task
     chosen = find(METHODS, method, "method")
-    if training not in get_args(Training):
-        raise suggest(training, list(get_args(Training)), "training")
+    fit = find(TRAINING, training, "training")
     for name, value in (("episodes", episodes), ("points", points), ("evaluations", evaluations)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1; given {value}.")
@@ -154,7 +154,7 @@ def learn(
         tell(0.0)
         return tell
 
-    train = _trainer(training, task, points)
+    train = _trainer(fit, task, points)
     executor: Executor = RandomActions(task.action_limits)
     data: list[Episode] = []
     records: list[Record] = []
@@ -181,14 +181,13 @@ def _record(episode: Episode, problem: Problem, found: Improvement) -> Record:
     return Record(episode, problem.dynamics, found.policy, predicted, found.evaluations, found.stopped)
 
 
-def _trainer(training: Training, task: Task, points: int) -> Callable[[Trials, Callable[..., None]], Dynamics]:
+def _trainer(fit: Callable[..., Any], task: Task, points: int) -> Callable[[Trials, Callable[..., None]], Dynamics]:
     """Training as a function of the data alone; it remembers the last fit, to start the next one from."""
-    fit = {"evidence": fit_evidence, "direct": fit_direct}[training]
     previous = None
 
     def train(trials: Trials, on_progress: Callable[..., None]) -> Dynamics:
         nonlocal previous
-        previous = fit(  # type: ignore[operator]
+        previous = fit(
             trials, task.dynamics_features, task.initial, points=points, previous=previous, on_progress=on_progress
         )
         return previous.dynamics

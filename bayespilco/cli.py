@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -101,7 +101,7 @@ def learn(
 
     chosen = algorithm.find(TASKS, task, "task")()
     algorithm.find(algorithm.METHODS, method, "method")
-    algorithm.find(dict.fromkeys(get_args(algorithm.Training)), training, "training")
+    algorithm.find(algorithm.TRAINING, training, "training")
     numbers = {"episodes": episodes, "points": points, "evaluations": evaluations, "executions": executions}
     for name, value, lowest in [*((name, value, 1) for name, value in numbers.items()), ("seed", seed, 0)]:
         if value < lowest:
@@ -125,7 +125,7 @@ def learn(
                 method,
                 episodes=episodes,
                 seed=seed,
-                training=training,  # type: ignore[arg-type]  # learn() checks it
+                training=training,
                 points=points,
                 evaluations=evaluations,
                 on_progress=display.on_progress,

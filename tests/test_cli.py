@@ -152,11 +152,15 @@ finally:
 """
 
 
+OF_THE_TESTS = ("NPROC", "BAYESPILCO_NO_CACHE", "JAX_COMPILATION_CACHE_DIR")
+"""What `check` sets for the tests, and a user's environment does not have."""
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads where Linux lists them")
 def test_the_process_has_one_xla_thread_and_survives_without_a_home(tmp_path: Path) -> None:
     """Several threads can wait for each other forever: see `startup`."""
     nowhere = {"HOME": "/nonexistent", "XDG_CACHE_HOME": "/proc/nonexistent"}
-    environment = {k: v for k, v in os.environ.items() if k not in ("NPROC", "BAYESPILCO_NO_CACHE")} | nowhere
+    environment = {k: v for k, v in os.environ.items() if k not in OF_THE_TESTS} | nowhere
     source = str(Path(__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", IN_A_PROCESS, "tasks"],
@@ -172,7 +176,7 @@ def test_the_process_has_one_xla_thread_and_survives_without_a_home(tmp_path: Pa
 @pytest.mark.slow
 def test_the_whole_command_learns(tmp_path: Path) -> None:
     """Nothing replaced: a real run, and the same numbers from the compiled code that it kept."""
-    environment = {k: v for k, v in os.environ.items() if k != "BAYESPILCO_NO_CACHE"}
+    environment = {k: v for k, v in os.environ.items() if k not in OF_THE_TESTS}
     environment |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(Path(__file__).parents[1])}
     seconds = []
     for name in ("one", "two"):

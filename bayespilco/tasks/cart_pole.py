@@ -63,5 +63,5 @@ def cart_pole() -> Task:
     )
 
 
-_PLANT = hold(derivative, 1 / 30, substeps=10)
+_PLANT = hold(derivative, 1 / 30, substeps=40)
 """One object for all tasks made, so that code compiled for one is found again for the next."""

@@ -39,4 +39,4 @@ def spring() -> Task:
     )
 
 
-_PLANT = hold(derivative, 0.2, substeps=10)
+_PLANT = hold(derivative, 0.2, substeps=40)

@@ -169,7 +169,7 @@ class _Linear(eqx.Module):
     step: Float[Array, "state basis"]
     """The Gauss-Newton step."""
     root: Float[Array, "weights weights"]
-    states: Float[Array, "trials steps+1 state"]
+    states: Float[Array, "trials times state"]
 
 
 @eqx.filter_jit
@@ -292,7 +292,7 @@ def _place(
     features: AngleFeatures,
     initial: Gaussian,
     points: int,
-    states: Float[Array, "trials steps+1 state"] | None = None,
+    states: Float[Array, "trials times state"] | None = None,
     lengths: np.ndarray | None = None,
 ) -> Frame:
     """Units from the data, and inducing points among the inputs (as observed, or at the `states` believed)."""

@@ -134,7 +134,7 @@ class Innovations(eqx.Module):
     """J = de/dw."""
     log_det: Float[Array, ""]
     """Sum of `log |S_t|^1/2` over the innovations' covariances."""
-    states: Float[Array, "trials steps+1 state"]
+    states: Float[Array, "trials times state"]
     """The filter's means after each observation."""
 
 
@@ -152,9 +152,9 @@ def filter_trials(model: Trajectory, trials: Trials) -> Innovations:
 
 def _filter(
     model: Trajectory,
-    observations: Float[Array, "steps+1 state"],
+    observations: Float[Array, "times state"],
     actions: Float[Array, "steps action"],
-    observed: Bool[Array, " steps+1"],
+    observed: Bool[Array, " times"],
 ) -> tuple[Array, Array, Array, Array]:
     states, size = model.coefficients.shape
     eye, R = jnp.eye(states), jnp.diag(model.R)

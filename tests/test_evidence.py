@@ -1,0 +1,176 @@
+"""Our training: its Jacobian and gradient, the linear case that is known exactly, and what it promises on few data."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bayespilco import tasks
+from bayespilco.belief import Belief
+from bayespilco.episode import Episode, Trials, batch
+from bayespilco.execution import RandomActions, execute_many
+from bayespilco.features import AngleFeatures
+from bayespilco.gaussian import Gaussian
+from bayespilco.training import evidence
+from bayespilco.training.evidence import EvidenceFit, fit_evidence, negative_log_evidence
+from bayespilco.training.trajectory import Frame, Parameters, filter_trials, work_out
+from tests.oracles import directional_difference
+
+FEATURES = AngleFeatures((1,), (0, 1, 2))
+"""Of [position, angle, action]."""
+
+
+def _trials(steps: int = 6) -> Trials:
+    rng = np.random.default_rng(3)
+
+    def episode(steps: int) -> Episode:
+        return Episode(np.cumsum(rng.normal(size=(steps + 1, 2)) * 0.3, axis=0), rng.normal(size=(steps, 1)))
+
+    return batch([episode(steps), episode(steps - 2)])
+
+
+def _frame(points: int = 4) -> Frame:
+    rng = np.random.default_rng(4)
+    scale = jnp.array([0.5, 0.7, 1.0, 0.6, 0.4])
+    where = jnp.asarray(rng.normal(size=(points, 5)))
+    return Frame(FEATURES, jnp.zeros(5), scale, where, Gaussian([0.0, 0.1], np.diag([0.1, 0.2])))
+
+
+def _parameters(frame: Frame, sensor: float = 0.3, process: float = 0.2) -> Parameters:
+    rng = np.random.default_rng(5)
+    full = functools.partial(np.full, 2)
+    return Parameters(
+        jnp.asarray(np.log(rng.uniform(0.8, 2.0, size=(2, 4)))),
+        jnp.log(full(0.5)),
+        jnp.log(full(sensor)),
+        jnp.log(full(process)),
+        jnp.asarray(0.3 * rng.normal(size=(2, frame.basis_size))),
+    )
+
+
+def test_jacobian_of_innovations_where_the_gain_is_constant() -> None:
+    """With sensors far better than the plant the filter's gain is 1 whatever the weights: nothing is left out of J."""
+    frame, trials = _frame(), _trials()
+    p = _parameters(frame, sensor=1e-4, process=1.0)
+    # The predicted covariance still depends on the weights through the slope, but not the mean innovation's direction:
+    # compare J scaled back by the covariance, i.e. the derivative of the filter's own predictions.
+    direction = jnp.asarray(np.random.default_rng(6).normal(size=p.weights.shape))
+
+    def moved(step: float) -> Parameters:
+        return eqx.tree_at(lambda q: q.weights, p, p.weights + step * direction)
+
+    run = eqx.filter_jit(lambda q: filter_trials(work_out(q, frame), trials))
+    here, forth, back = run(p), run(moved(1e-5)), run(moved(-1e-5))
+    difference = (forth.white - back.white) / 2e-5
+    along = here.jacobian @ direction.reshape(-1)
+    # What differs is the whitening's own dependence on the weights, of the size of an innovation times its change.
+    assert np.corrcoef(difference, along)[0, 1] > 0.995
+    assert np.abs(difference - along).max() < 0.1 * np.abs(along).max()
+
+
+def test_gradient_of_the_evidence() -> None:
+    frame, trials = _frame(), _trials()
+    p = _parameters(frame)
+    gradient = eqx.filter_jit(eqx.filter_grad(negative_log_evidence))(p, frame, trials)
+    value = lambda q: negative_log_evidence(q, frame, trials)  # noqa: E731
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), p)
+        along = sum(jnp.sum(g * d) for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
+        difference = directional_difference(value, p, direction)
+        assert abs(along - difference) < 1e-6 * max(1.0, abs(difference))
+
+
+def test_evidence_of_a_model_without_freedom_is_the_kalman_filters() -> None:
+    """Weights that the prior pins to zero leave x' = x: a random walk, whose likelihood is known."""
+    frame, trials = _frame(), _trials()
+    p = _parameters(frame)
+    p = eqx.tree_at(lambda q: (q.weights, q.log_signal), p, (jnp.zeros_like(p.weights), jnp.full(2, -20.0)))
+    found = filter_trials(work_out(p, frame), trials)
+    s = np.asarray(frame.scale[:2])
+    R, Q = (0.3 * s) ** 2, (0.2 * s) ** 2
+    total = 0.0
+    for z, seen in zip(np.asarray(trials.observations), np.asarray(trials.observed), strict=True):
+        m, P = np.array([0.0, 0.1]), np.array([0.1, 0.2])
+        for observation in z[seen]:
+            S = P + R
+            total += np.sum((observation - m) ** 2 / S + np.log(S)) / 2
+            m, P = m + P / S * (observation - m), P * R / S + Q
+    assert np.isclose(np.sum(found.white**2) / 2 + found.log_det, total, rtol=1e-10)
+
+
+@functools.cache
+def _one_random_trial() -> tuple[EvidenceFit, Episode]:
+    """The cart-pole's first episode, which is all a learner has at first; and episodes it has not seen."""
+    task = tasks.cart_pole()
+    executor = RandomActions(task.action_limits)
+    seen, fresh = (execute_many(task, executor, jax.random.split(jax.random.key(seed), 4)) for seed in (0, 1))
+    first = batch([Episode(seen.observations[0], seen.actions[0])])
+    return fit_evidence(first, task.dynamics_features, task.initial, points=40, rounds=2), fresh
+
+
+def test_one_trial_is_enough_to_know_the_noise() -> None:
+    """61 observations know a standard deviation to 9 %; training must neither take noise for signal nor the reverse."""
+    fit, _ = _one_random_trial()
+    ratio = np.sqrt(np.asarray(fit.dynamics.sensor_noise)) / np.asarray(tasks.cart_pole().sensor_std)
+    assert (ratio > 0.65).all() and (ratio < 1.45).all(), ratio
+
+
+def test_uncertainty_holds_on_unseen_trials() -> None:
+    """Run the filter along fresh trials: its surprise, in units of the uncertainty it claimed, is about one."""
+    fit, fresh = _one_random_trial()
+    dynamics, initial = fit.dynamics, tasks.cart_pole().initial
+
+    @eqx.filter_jit
+    @jax.vmap
+    def surprise(z: jax.Array, u: jax.Array) -> jax.Array:
+        def step(belief: Belief, now: tuple[jax.Array, jax.Array]) -> tuple[Belief, jax.Array]:
+            z, u = now
+            normalised = (z - belief.mean) ** 2 / jnp.diag(belief.cov + dynamics.R)
+            return belief.update(z, dynamics.R).predict(dynamics, u), normalised
+
+        return jax.lax.scan(step, Belief(initial.mean, initial.cov), (z[:-1], u))[1]
+
+    normalised = np.asarray(surprise(fresh.observations, fresh.actions)).mean(axis=(0, 1))
+    # 240 values each, correlated where the model errs; a model that explained noise as signal is off by far more.
+    assert (normalised > 0.4).all() and (normalised < 2.5).all(), normalised
+
+
+def test_posterior_is_the_models_variance() -> None:
+    """At an input far from all data only the prior is left: the kernel's signal, and the uncertain linear mean."""
+    fit, _ = _one_random_trial()
+    gp = fit.dynamics.gp
+    far = jnp.asarray(gp.inputs[0] + 1e4 * np.eye(7)[0])
+    linear = jnp.concatenate([jnp.ones(1), far])
+    expected = gp.signal_variance + jnp.einsum("l,olm,m->o", linear, gp.linear_cov, linear)
+    assert np.allclose(gp.variance(far), expected, rtol=1e-8)
+    assert (np.asarray(jax.vmap(gp.variance)(gp.inputs)) > 0).all()
+
+
+def test_spread_out_points_explain_the_rest() -> None:
+    """Every input ends near a chosen point, none is chosen twice, and duplicates are not chosen at all."""
+    rng = np.random.default_rng(0)
+    inputs = np.repeat(rng.normal(size=(30, 2)), 2, axis=0)
+    chosen = evidence._spread_out(inputs, np.full((1, 2), 0.5), 60)
+    assert len(set(chosen)) == len(chosen) <= 30
+    few = inputs[evidence._spread_out(inputs, np.full((1, 2), 2.0), 8)]
+    distance = np.linalg.norm(inputs[:, None] - few[None], axis=-1).min(axis=1)
+    assert distance.max() < 2.0
+
+
+@pytest.mark.parametrize(
+    ("episode", "points", "words"),
+    [
+        (Episode(np.zeros((2, 2)), np.zeros((1, 1))), 5, ["two transitions", "have 1"]),
+        (Episode(np.column_stack([np.arange(9.0), np.ones(9)]), np.ones((8, 1))), 5, ["State 1", "never changes"]),
+        (Episode(np.random.default_rng(0).normal(size=(9, 2)), np.ones((8, 1))), 0, ["inducing point", "given 0"]),
+    ],
+    ids=["too short", "constant", "no points"],
+)
+def test_bad_data_is_refused_with_a_sentence(episode: Episode, points: int, words: list[str]) -> None:
+    with pytest.raises(ValueError) as caught:
+        fit_evidence(batch([episode]), FEATURES, Gaussian([0.0, 0.0], np.eye(2)), points=points)
+    assert all(word in str(caught.value) for word in words), caught.value

@@ -1,0 +1,75 @@
+"""Policy search: the budget to the letter, the best policy kept, and what happens when a prediction diverges."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bayespilco.improvement import Problem, improve, search
+from bayespilco.policy import LinearPolicy
+from bayespilco.prediction import Filtered, MostLikely
+from tests.small_run import small_run
+
+RUN = small_run(1)
+TASK = RUN.task
+PROBLEM = Problem(Filtered(), RUN.dynamics, TASK.initial, TASK.cost, TASK.steps)
+
+
+def _policy(gain: float = 0.0) -> LinearPolicy:
+    return LinearPolicy([[gain, 0.0]], [0.1], TASK.policy_features, TASK.action_limits)
+
+
+def test_budget_is_hard_and_the_best_is_kept() -> None:
+    calls: list[tuple[int, float]] = []
+    found = improve(_policy(), PROBLEM, evaluations=4, on_evaluation=lambda n, cost: calls.append((n, cost)))
+    assert [n for n, _ in calls] == [1, 2, 3, 4] and found.evaluations == 4
+    assert "budget of 4" in found.stopped
+    assert found.cost == min(cost for _, cost in calls)
+    assert np.isclose(PROBLEM.value(found.policy), found.cost, rtol=1e-12)
+    assert (np.diff(found.history) <= 0).all()
+    assert np.array_equal(found.policy.limits, TASK.action_limits)  # a bound is not a parameter
+
+
+def test_search_ends_at_a_flat_place_and_says_so() -> None:
+    found = improve(_policy(), PROBLEM, evaluations=200)
+    assert found.cost < 0.5 * PROBLEM.value(_policy())
+    assert found.stopped == "the gradient vanished"
+    slope = PROBLEM.value_and_gradient(found.policy)[1]
+    assert isinstance(slope, LinearPolicy) and np.abs(slope.matrix).max() < 1e-3
+
+
+def test_search_starts_from_the_earlier_policy_that_the_model_thinks_best_of() -> None:
+    good = improve(_policy(), PROBLEM, evaluations=30).policy
+    progress: list[float] = []
+    found = search(PROBLEM, [good, _policy(3.0)], [], evaluations=1, on_progress=lambda done, _: progress.append(done))
+    assert np.isclose(found.cost, PROBLEM.value(good), rtol=1e-12) and progress == [1.0]
+
+
+def test_several_searches_are_no_worse_than_one() -> None:
+    one = search(PROBLEM, [_policy(3.0)], [], evaluations=6)
+    several = search(PROBLEM, [_policy(3.0)], [_policy(-0.5), _policy()], evaluations=6)
+    assert several.cost <= one.cost
+
+
+def test_widened_cost_has_a_gradient_where_the_narrow_one_has_none() -> None:
+    state = jnp.array([3.0, 0.0])
+    assert 1 - TASK.cost(state) < 1e-12 < 1e-3 < 1 - TASK.cost.widened(3.0)(state)
+
+
+def test_diverging_prediction_costs_one_per_step_and_keeps_finite_gradients() -> None:
+    """An unstable model: after a few steps the prediction has left every plausible range."""
+    gp = RUN.dynamics.gp
+    unstable = eqx.tree_at(lambda d: d.gp.slope, RUN.dynamics, gp.slope.at[0, 0].set(50.0))
+    problem = PROBLEM._replace(predictor=MostLikely(), dynamics=unstable)
+    value, gradient = problem.value_and_gradient(_policy())
+    assert TASK.steps * 0.8 < float(value) <= TASK.steps + 1
+    assert np.isfinite(np.asarray(gradient.offset)).all()
+    filtered = float(problem._replace(predictor=Filtered()).value(_policy()))
+    assert TASK.steps * 0.8 < filtered <= TASK.steps + 1
+
+
+def test_nothing_to_start_from() -> None:
+    with pytest.raises(ValueError, match="policy to start from"):
+        search(PROBLEM, [], [])
+    with pytest.raises(ValueError, match=r"at least one evaluation; given 0"):
+        improve(_policy(), PROBLEM, evaluations=0)
