@@ -75,13 +75,15 @@ class Display:
 
 
 def noise_table(task: Task, record: Record) -> Table:
-    """The sensor noise that was learned, beside the true one, which a simulation knows."""
-    table = Table("sensor noise (std)", box=SIMPLE_HEAD, pad_edge=False)
+    """The noise that was learned, beside the sensors' true one, which a simulation knows."""
+    table = Table("noise (std)", box=SIMPLE_HEAD, pad_edge=False)
     for state in task.states:
         table.add_column(escape(str(state)), justify="right")
     learned = np.sqrt(np.asarray(record.dynamics.sensor_noise))
-    table.add_row("learned", *(f"{value:.3g}" for value in learned))
-    table.add_row("true", *(f"{value:.3g}" for value in np.asarray(task.sensor_std)))
+    process = np.sqrt(np.asarray(record.dynamics.process_noise))
+    table.add_row("sensors, learned", *(f"{value:.3g}" for value in learned))
+    table.add_row("sensors, true", *(f"{value:.3g}" for value in np.asarray(task.sensor_std)))
+    table.add_row("process, learned", *(f"{value:.3g}" for value in process))
     return table
 
 

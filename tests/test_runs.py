@@ -48,6 +48,9 @@ def test_executions_come_back_with_their_leading_axis(tmp_path: Path) -> None:
     one = small_run().records[0].episode
     many = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), one)
     saved.add_evaluation(many)
+    said = json.loads((tmp_path / "evaluation.json").read_text())
+    totals = np.asarray(many.costs).sum(axis=1)
+    assert said["executions"] == len(totals) and np.isclose(said["executed_cost"], totals.mean(), rtol=1e-12)
     assert_same(runs.load_evaluation(tmp_path), many)
 
 

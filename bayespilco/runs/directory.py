@@ -16,9 +16,11 @@ from bayespilco.runs.files import write
 from bayespilco.tasks import TASKS, Task
 from bayespilco.version import VERSION
 
-CONFIG, METRICS, EVALUATION = "config.toml", "metrics.jsonl", "evaluation.safetensors"
+CONFIG, METRICS = "config.toml", "metrics.jsonl"
+EVALUATION, SUMMARY = "evaluation.safetensors", "evaluation.json"
 POLICIES = {"rbf": RBFPolicy, "linear": LinearPolicy}
-OWN_FILES = (CONFIG, METRICS, EVALUATION, "episode-[0-9]*.safetensors", "costs.png", "learning.png", "states.png")
+PICTURES = ("costs.png", "learning.png", "states.png")
+OWN_FILES = (CONFIG, METRICS, EVALUATION, SUMMARY, "episode-[0-9]*.safetensors", *PICTURES)
 """What a run's directory may contain: all that `force` ever deletes."""
 
 
@@ -87,8 +89,9 @@ class RunDirectory:
         write(self.path / METRICS, "".join(self._lines).encode())
 
     def add_evaluation(self, executed: Episode) -> None:
-        """Save executions of the final policy (`Run.evaluate`)."""
+        """Save executions of the final policy (`Run.evaluate`), and what they come to."""
         write_module(self.path / EVALUATION, executed)
+        write(self.path / SUMMARY, (json.dumps(summary(executed), indent=2) + "\n").encode())
 
     def _remove_earlier_run(self) -> None:
         if not (self.path / CONFIG).exists():
@@ -107,6 +110,20 @@ def metrics(record: Record) -> dict[str, Any]:
         "process_std": np.sqrt(np.asarray(record.dynamics.process_noise)).tolist(),
         "evaluations": record.evaluations,
         "stopped": record.stopped,
+    }
+
+
+def summary(executed: Episode) -> dict[str, Any]:
+    """What many executions of one policy cost."""
+    if executed.costs is None:
+        raise ValueError("These episodes have no costs: only simulated ones know them.")
+    totals = np.asarray(executed.costs).sum(axis=1)
+    return {
+        "executions": len(totals),
+        "executed_cost": float(totals.mean()),
+        "standard_error": float(totals.std(ddof=1) / np.sqrt(len(totals))) if len(totals) > 1 else None,
+        "quantiles": {str(q): float(np.quantile(totals, q)) for q in (0.05, 0.25, 0.5, 0.75, 0.95)},
+        "last_cost": float(np.asarray(executed.costs)[:, -1].mean()),
     }
 
 
