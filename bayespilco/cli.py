@@ -1,5 +1,6 @@
 """The command line: `bayespilco learn cart-pole`."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -159,3 +160,23 @@ def methods() -> None:
     from bayespilco.console import methods_table
 
     Console(highlight=False).print(methods_table())
+
+
+@app.command()
+def bench(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for machines.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Only the smallest of each kind: under a minute.")] = False,
+) -> None:
+    """Measure what things take here: CPU and wall seconds, compilation, memory, beside the floor of the arithmetic.
+
+    Takes several minutes. Run it on a quiet machine, and compare ratios rather than seconds.
+    """
+    from bayespilco.console import bench_row
+    from bayespilco.experiments.bench import CASES, measure_all
+
+    console = Console(highlight=False)
+    cases = [case for case in CASES if case.get("points") == 60 or case["name"] == "control_step"] if quick else CASES
+    if not as_json:
+        console.print(bench_row())
+    for figures in measure_all(cases):
+        print(json.dumps(figures), flush=True) if as_json else console.print(bench_row(figures))

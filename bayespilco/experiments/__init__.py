@@ -1,0 +1,1 @@
+"""Studies: what the library takes and what it reaches, as commands with stored results."""
