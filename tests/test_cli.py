@@ -55,6 +55,7 @@ def test_learning_leaves_a_run_and_pictures(capsys: pytest.CaptureFixture[str]) 
         "costs.png",
         "episode-00.safetensors",
         "episode-01.safetensors",
+        "evaluation.json",
         "evaluation.safetensors",
         "learning.png",
         "metrics.jsonl",
