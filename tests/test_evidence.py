@@ -102,6 +102,10 @@ def test_evidence_of_a_model_without_freedom_is_the_kalman_filters() -> None:
     assert np.isclose(np.sum(found.white**2) / 2 + found.log_det, total, rtol=1e-10)
 
 
+one_process = pytest.mark.xdist_group("one random trial")
+"""These tests share a fit, so they run in one process."""
+
+
 @functools.cache
 def _one_random_trial() -> tuple[EvidenceFit, Episode]:
     """The cart-pole's first episode, which is all a learner has at first; and episodes it has not seen."""
@@ -112,6 +116,7 @@ def _one_random_trial() -> tuple[EvidenceFit, Episode]:
     return fit_evidence(first, task.dynamics_features, task.initial, points=40, rounds=2), fresh
 
 
+@one_process
 def test_one_trial_is_enough_to_know_the_noise() -> None:
     """61 observations know a standard deviation to 9 %; training must neither take noise for signal nor the reverse."""
     fit, _ = _one_random_trial()
@@ -119,6 +124,7 @@ def test_one_trial_is_enough_to_know_the_noise() -> None:
     assert (ratio > 0.65).all() and (ratio < 1.45).all(), ratio
 
 
+@one_process
 def test_uncertainty_holds_on_unseen_trials() -> None:
     """Run the filter along fresh trials: its surprise, in units of the uncertainty it claimed, is about one."""
     fit, fresh = _one_random_trial()
@@ -139,6 +145,7 @@ def test_uncertainty_holds_on_unseen_trials() -> None:
     assert (normalised > 0.4).all() and (normalised < 2.5).all(), normalised
 
 
+@one_process
 def test_posterior_is_the_models_variance() -> None:
     """At an input far from all data only the prior is left: the kernel's signal, and the uncertain linear mean."""
     fit, _ = _one_random_trial()
