@@ -5,8 +5,10 @@ and `bayespilco.report` draws it.
 To read it, go down this list: each module imports only from those above it.
 
     gaussian      the language of every map: a Gaussian in, mean, covariance and gain out
+    shrink        the one piece of small linear algebra, with its derivative
     features      sines and cosines of angles, and the squashing of actions
     gp            the Gaussian process as prediction needs it
+    pair_sums     the one hot loop, value and gradient in one sweep
     moments       Appendices A and B of the paper: a Gaussian, or a distribution over beliefs, through the GP
     policy, cost  what is learned, and what is wanted
     dynamics      the learned plant: a GP and two noises
@@ -19,7 +21,8 @@ To read it, go down this list: each module imports only from those above it.
     improvement   policy search
     algorithm     Algorithm 1, and the table of methods
 
-Beside the mathematics, and imported when needed: `runs` (files), `report` (figures), `cli` (the command).
+Beside the mathematics, and imported when needed: `runs` (files), `report` (figures), `experiments`
+(studies), `cli` (the command).
 """
 
 from bayespilco import moments as moments

@@ -71,7 +71,7 @@ def bayespilco(
 **Methods**: bayes-filter, pilco, deisenroth, dallaire (described by `bayespilco methods`)
 
 **The directory** gets config.toml, metrics.jsonl and one episode-NN.safetensors per episode while learning goes on, and
-costs.png, learning.png and states.png at the end."""
+evaluation.json, costs.png, learning.png and states.png at the end."""
 )
 def learn(
     task: Annotated[str, typer.Argument(help="What to learn: cart-pole or spring.")],

@@ -52,11 +52,9 @@ def _parameters(frame: Frame, sensor: float = 0.3, process: float = 0.2) -> Para
 
 
 def test_jacobian_of_innovations_where_the_gain_is_constant() -> None:
-    """With sensors far better than the plant the filter's gain is 1 whatever the weights: nothing is left out of J."""
+    """With nearly perfect sensors the filter's gain is 1 whatever the weights: J leaves only the whitening out."""
     frame, trials = _frame(), _trials()
     p = _parameters(frame, sensor=1e-4, process=1.0)
-    # The predicted covariance still depends on the weights through the slope, but not the mean innovation's direction:
-    # compare J scaled back by the covariance, i.e. the derivative of the filter's own predictions.
     direction = jnp.asarray(np.random.default_rng(6).normal(size=p.weights.shape))
 
     def moved(step: float) -> Parameters:
