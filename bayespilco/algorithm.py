@@ -17,8 +17,8 @@ from bayespilco.precision import float64
 from bayespilco.prediction import Prediction, Predictor, predict
 from bayespilco.tasks import TASKS, Task
 from bayespilco.tasks.task import suggest
-from bayespilco.training.direct import fit_direct
-from bayespilco.training.evidence import fit_evidence
+from bayespilco.training.direct import DirectFit, fit_direct
+from bayespilco.training.evidence import EvidenceFit, fit_evidence
 
 
 class Method(NamedTuple):
@@ -42,6 +42,8 @@ METHODS = {
 
 TRAINING: dict[str, Callable[..., Any]] = {"evidence": fit_evidence, "direct": fit_direct}
 """How the dynamics may be trained: our way, and the paper's."""
+Fit = EvidenceFit | DirectFit
+"""What training ends with: a model, and all that the next training starts from."""
 T = TypeVar("T")
 
 EARLY = 5
@@ -67,13 +69,17 @@ class Record(eqx.Module):
     """One round of Algorithm 1: what was executed, and what was then learned from all data so far."""
 
     episode: Episode
-    dynamics: Dynamics
+    fit: Fit
     policy: Policy
     prediction: Prediction
     """How the new policy will do, according to the new model."""
     evaluations: int
     stopped: str
     """Why the policy search ended."""
+
+    @property
+    def dynamics(self) -> Dynamics:
+        return self.fit.dynamics
 
     @property
     def predicted_cost(self) -> float:
@@ -162,35 +168,35 @@ def learn(
         chance, start = jax.random.split(jax.random.fold_in(jax.random.key(seed), n))
         report(n, "execute")
         data.append(execute(task, executor, chance))  # line 4
-        dynamics = train(batch(data), report(n, "train"))  # line 5
-        problem = Problem(chosen.predictor, dynamics, task.initial, task.cost, task.steps)
+        fitted = train(batch(data), report(n, "train"))  # line 5
+        problem = Problem(chosen.predictor, fitted.dynamics, task.initial, task.cost, task.steps)
         earlier = [record.policy for record in records]
         fresh = [task.random_policy(key) for key in jax.random.split(start, FRESH)] if n < EARLY else []
         found = search(problem, earlier, fresh, evaluations=evaluations, on_progress=report(n, "improve"))  # 6-8
-        executor = chosen.executor(found.policy, dynamics)
-        records.append(_record(data[-1], problem, found))
+        executor = chosen.executor(found.policy, fitted.dynamics)
+        records.append(_record(data[-1], fitted, problem, found))
         if on_record is not None:
             on_record(records[-1])
     return Run(task, method, seed, training, tuple(records))
 
 
-def _record(episode: Episode, problem: Problem, found: Improvement) -> Record:
+def _record(episode: Episode, fit: Fit, problem: Problem, found: Improvement) -> Record:
     predicted = eqx.filter_jit(predict)(
         problem.predictor, found.policy, problem.dynamics, problem.initial, problem.cost, problem.steps
     )
-    return Record(episode, problem.dynamics, found.policy, predicted, found.evaluations, found.stopped)
+    return Record(episode, fit, found.policy, predicted, found.evaluations, found.stopped)
 
 
-def _trainer(fit: Callable[..., Any], task: Task, points: int) -> Callable[[Trials, Callable[..., None]], Dynamics]:
+def _trainer(fit: Callable[..., Any], task: Task, points: int) -> Callable[[Trials, Callable[..., None]], Fit]:
     """Training as a function of the data alone; it remembers the last fit, to start the next one from."""
-    previous = None
+    previous: Fit | None = None
 
-    def train(trials: Trials, on_progress: Callable[..., None]) -> Dynamics:
+    def train(trials: Trials, on_progress: Callable[..., None]) -> Fit:
         nonlocal previous
         previous = fit(
             trials, task.dynamics_features, task.initial, points=points, previous=previous, on_progress=on_progress
         )
-        return previous.dynamics
+        return previous
 
     return train
 

@@ -10,6 +10,8 @@ import numpy as np
 from bayespilco import METHODS, Dynamics, Episode, LinearPolicy, Record, Run, execute, predict, tasks
 from bayespilco.execution import RandomActions
 from bayespilco.gp import condition
+from bayespilco.training.evidence import EvidenceFit
+from bayespilco.training.trajectory import Frame, Parameters
 
 
 @functools.cache
@@ -20,15 +22,31 @@ def small_run(records: int = 2) -> Run:
     executor = RandomActions(task.action_limits)
     for number in range(records):
         episode = execute(task, executor, jax.random.key(number))
-        dynamics = _dynamics(episode)
+        fit = _fit(episode)
+        dynamics = fit.dynamics
         policy = LinearPolicy(jnp.array([[-1.0, -0.5]]), jnp.array([0.7 + 0.1 * number]), task.policy_features, [2.0])
         method = METHODS["bayes-filter"]
         predicted = eqx.filter_jit(predict)(
             method.predictor, policy, dynamics, task.initial, task.cost, task.steps
         )
-        made.append(Record(episode, dynamics, policy, predicted, 10 + number, "the gradient vanished"))
+        made.append(Record(episode, fit, policy, predicted, 10 + number, "the gradient vanished"))
         executor = method.executor(policy, dynamics)
     return Run(task, "bayes-filter", 0, "evidence", tuple(made))
+
+
+def _fit(episode: Episode) -> EvidenceFit:
+    """What training would return, with parameters that say little: shapes and places are right."""
+    task = tasks.spring()
+    features, points = task.dynamics_features, 4
+    z, u = np.asarray(episode.observations)[:-1], np.asarray(episode.actions)
+    inputs = np.concatenate([z, u], axis=1)
+    centre, scale = inputs.mean(axis=0), inputs.std(axis=0)
+    scaled = jnp.asarray((inputs - centre) / scale)
+    frame = Frame(features, jnp.asarray(centre), jnp.asarray(scale), scaled[:points], task.initial)
+    two = jnp.zeros(2)
+    parameters = Parameters(jnp.zeros((2, 3)), two, two - 1, two - 2, 0.1 * jnp.ones((2, frame.basis_size)))
+    root = jnp.eye(2 * frame.basis_size) + jnp.tril(jnp.full((16, 16), 0.01))
+    return EvidenceFit(_dynamics(episode), 12.5, 60, "the budget of 60 evaluations was spent", parameters, frame, root)
 
 
 def _dynamics(episode: Episode) -> Dynamics:

@@ -1,5 +1,6 @@
 """A run comes back from its directory as it was, and what is not a run is refused with the name of the file."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from jaxtyping import Array
 from bayespilco import Episode, runs, tasks
 from bayespilco.algorithm import Record
 from bayespilco.runs.arrays import read_module, write_module
+from bayespilco.training.direct import DirectFit
 from tests.small_run import small_run
 
 CONFIG = runs.Config("spring", "bayes-filter", 0, "evidence", 2, 50, 150)
@@ -40,6 +42,14 @@ def assert_same(one: object, other: object) -> None:
 
 def test_a_run_comes_back_bit_for_bit(directory: Path) -> None:
     assert_same(runs.load(directory), small_run())
+
+
+def test_a_fit_by_the_direct_method_comes_back_too(tmp_path: Path) -> None:
+    fit = DirectFit(small_run().dynamics, -3.25, 200, "converged")
+    record = dataclasses.replace(small_run().records[0], fit=fit)
+    write_module(tmp_path / "record", record)
+    known = runs.directory._not_in_the_file(tasks.spring(), "direct")
+    assert_same(read_module(tmp_path / "record", Record, known), record)
 
 
 def test_executions_come_back_with_their_leading_axis(tmp_path: Path) -> None:
@@ -91,7 +101,10 @@ def test_arrays_that_do_not_lie_in_order_are_stored_right(tmp_path: Path) -> Non
         assert np.array_equal(back.second, jnp.linalg.cholesky(jnp.eye(2) + 1.0).T)
 
 
-@pytest.mark.parametrize("damage", ["cut short", "empty", "text", "foreign", "other shape", "missing", "not finite"])
+DAMAGES = ["cut short", "empty", "text", "foreign", "other shape", "other root", "single", "missing", "not finite"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_bad_file_is_refused_by_name(directory: Path, damage: str) -> None:
     file = directory / "episode-01.safetensors"
     content = file.read_bytes()
@@ -107,11 +120,15 @@ def test_a_bad_file_is_refused_by_name(directory: Path, damage: str) -> None:
 
         save_file({"weights": np.zeros(3)}, file)
     elif damage == "other shape":
-        write_module(file, eqx.tree_at(lambda r: r.dynamics.gp.weights, record, jnp.zeros((2, 3))))
+        write_module(file, eqx.tree_at(lambda r: r.fit.dynamics.gp.weights, record, jnp.zeros((2, 3))))
+    elif damage == "other root":
+        write_module(file, eqx.tree_at(lambda r: r.fit.root, record, jnp.eye(3)))
+    elif damage == "single":
+        write_module(file, eqx.tree_at(lambda r: r.fit.root, record, jnp.eye(16, dtype=jnp.float32)))
     elif damage == "missing":
         write_module(file, record.episode)
     else:
-        write_module(file, eqx.tree_at(lambda r: r.dynamics.gp.weights, record, jnp.full((2, 20), jnp.nan)))
+        write_module(file, eqx.tree_at(lambda r: r.fit.dynamics.gp.weights, record, jnp.full((2, 20), jnp.nan)))
     with pytest.raises(ValueError, match=r"episode-01\.safetensors"):
         runs.load(directory)
 
@@ -173,10 +190,5 @@ def test_optional_arrays_stay_absent(tmp_path: Path) -> None:
     episode = Episode(np.zeros((3, 2)), np.zeros((2, 1)))
     record = eqx.tree_at(lambda r: r.episode, small_run().records[0], episode)
     write_module(tmp_path / "record", record)
-    task = tasks.spring()
-    known = {
-        "dynamics/features": task.dynamics_features,
-        "policy/features": task.policy_features,
-        "policy": runs.directory.POLICIES["linear"],
-    }
+    known = runs.directory._not_in_the_file(tasks.spring(), "evidence")
     assert_same(read_module(tmp_path / "record", Record, known), record)

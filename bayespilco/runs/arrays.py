@@ -1,7 +1,7 @@
 """A module of arrays as one safetensors file, and back.
 
 A module is a tree: its leaves are arrays and a few plain values (a count, a sentence), and a leaf's name is the path of
-fields that leads to it, such as `dynamics/gp/weights`. What is static in a module (which states are angles, say) is not
+fields that leads to it, such as `policy/offset`. What is static in a module (which states are angles, say) is not
 in the file: it belongs to the task. Reading goes through the constructors, so that everything they check is checked.
 """
 
@@ -22,7 +22,8 @@ from safetensors.numpy import save
 from bayespilco.precision import float64
 from bayespilco.runs.files import write
 
-FORMAT = "bayespilco 1"
+FORMAT = "bayespilco 2"
+"""2 since a record keeps the whole fit; 1 kept the dynamics alone."""
 Leaves = dict[str, Any]
 """Arrays and plain values by their paths."""
 M = TypeVar("M", bound=eqx.Module)
@@ -75,8 +76,12 @@ def _read(path: Path) -> Leaves:
             tensors = {name: jnp.asarray(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} cannot be read: {error}. It may be damaged, cut short or of another kind.") from error
-    if metadata.pop("format", None) != FORMAT:
-        raise ValueError(f"{path} was not written by bayespilco, or by another version of it.")
+    if (written := metadata.pop("format", None)) != FORMAT:
+        known = written is not None and written.startswith(FORMAT.split()[0])
+        by = f"another version of it (format {written!r}, this one reads {FORMAT!r})" if known else "something else"
+        raise ValueError(f"{path} was not written by this bayespilco, but by {by}.")
+    if odd := [name for name, tensor in tensors.items() if tensor.dtype not in (np.float64, np.bool_)]:
+        raise ValueError(f"{path} is damaged: {odd[0]!r} is of type {tensors[odd[0]].dtype}, not float64.")
     try:
         return tensors | {name: json.loads(value) for name, value in metadata.items()}
     except ValueError as error:

@@ -14,11 +14,14 @@ from bayespilco.policy import LinearPolicy, RBFPolicy
 from bayespilco.runs.arrays import read_module, write_module
 from bayespilco.runs.files import write
 from bayespilco.tasks import TASKS, Task
+from bayespilco.training.direct import DirectFit
+from bayespilco.training.evidence import EvidenceFit
 from bayespilco.version import VERSION
 
 CONFIG, METRICS = "config.toml", "metrics.jsonl"
 EVALUATION, SUMMARY = "evaluation.safetensors", "evaluation.json"
 POLICIES = {"rbf": RBFPolicy, "linear": LinearPolicy}
+FITS = {"evidence": EvidenceFit, "direct": DirectFit}
 PICTURES = ("costs.png", "learning.png", "states.png")
 OWN_FILES = (CONFIG, METRICS, EVALUATION, SUMMARY, "episode-[0-9]*.safetensors", *PICTURES)
 """What a run's directory may contain: all that `force` ever deletes."""
@@ -106,10 +109,12 @@ def metrics(record: Record) -> dict[str, Any]:
     return {
         "executed_cost": record.executed_cost,
         "predicted_cost": record.predicted_cost,
+        "training_objective": record.fit.objective,
         "sensor_std": np.sqrt(np.asarray(record.dynamics.sensor_noise)).tolist(),
         "process_std": np.sqrt(np.asarray(record.dynamics.process_noise)).tolist(),
         "evaluations": record.evaluations,
         "stopped": record.stopped,
+        "training_stopped": record.fit.stopped,
     }
 
 
@@ -139,17 +144,24 @@ def load(path: Path | str, task: Task | None = None) -> Run:
     task = task if task is not None else find(TASKS, config.task, "task")()
     if task.name != config.task:
         raise ValueError(f"The run in {path} is of the task {config.task!r}; given {task.name!r}.")
-    known = {
-        "dynamics/features": task.dynamics_features,
-        "policy/features": task.policy_features,
-        "policy": POLICIES[task.policy_kind],
-    }
+    known = _not_in_the_file(task, config.training)
     records: list[Record] = []
     while (file := path / _record_name(len(records))).exists():
         records.append(read_module(file, Record, known))
     if not records:
         raise ValueError(f"The run in {path} has no finished episode: there is no {_record_name(0)}.")
     return Run(task, config.method, config.seed, config.training, tuple(records))
+
+
+def _not_in_the_file(task: Task, training: str) -> dict[str, Any]:
+    """What a record's file leaves to the task and the configuration."""
+    return {
+        "fit": find(FITS, training, "training"),
+        "fit/dynamics/features": task.dynamics_features,
+        "fit/frame/features": task.dynamics_features,
+        "policy": POLICIES[task.policy_kind],
+        "policy/features": task.policy_features,
+    }
 
 
 def load_evaluation(path: Path | str) -> Episode | None:

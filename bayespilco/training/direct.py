@@ -120,9 +120,9 @@ class DirectFit(eqx.Module):
     """A trained model of the plant, and how its training went."""
 
     dynamics: Dynamics
-    objective: float = eqx.field(static=True)
-    evaluations: int = eqx.field(static=True)
-    stopped: str = eqx.field(static=True)
+    objective: float
+    evaluations: int
+    stopped: str
 
 
 @float64

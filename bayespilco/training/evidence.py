@@ -55,6 +55,24 @@ class EvidenceFit(eqx.Module):
     root: Float[Array, "weights weights"]
     """Lower Cholesky factor of `I + J'J`, the inverse of the weights' posterior covariance, all outputs jointly."""
 
+    def __check_init__(self) -> None:
+        p, frame = self.parameters, self.frame
+        kernel_inputs, n = len(frame.kernel_inputs), frame.states
+        expected = {
+            "centre": (frame.centre, (frame.features.size,)),
+            "scale": (frame.scale, (frame.features.size,)),
+            "points": (frame.points, (frame.points.shape[0], frame.features.size)),
+            "log_length_scales": (p.log_length_scales, (n, kernel_inputs)),
+            "log_signal": (p.log_signal, (n,)),
+            "log_sensor": (p.log_sensor, (n,)),
+            "log_process": (p.log_process, (n,)),
+            "weights": (p.weights, (n, frame.basis_size)),
+            "root": (self.root, (n * frame.basis_size,) * 2),
+        }
+        for name, (value, shape) in expected.items():
+            if value.shape != shape:
+                raise ValueError(f"{name} of an EvidenceFit must have shape {shape}; given {value.shape}.")
+
 
 @float64
 def fit_evidence(
