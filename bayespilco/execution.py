@@ -4,6 +4,8 @@ Each is a start and a step from an observation to an action; `execute` runs one 
 The filter of `Filtered` is the one that the `Filtered` predictor predicts with: same update, same order.
 """
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -79,23 +81,57 @@ def execute(task: Task, executor: Executor, key: Array) -> Episode:
 def execute_many(task: Task, executor: Executor, keys: Array) -> Episode:
     """Many episodes as one batch: an `Episode` whose arrays have a leading axis, one entry per key."""
 
-    def one(key: Array) -> Episode:
-        first, noise, chance = jax.random.split(key, 3)
-        root = jnp.linalg.cholesky(task.initial.cov)
-        states = task.initial.size
-        x0 = task.initial.mean + root @ jax.random.normal(first, (states,))
-        errors = task.sensor_std * jax.random.normal(noise, (task.steps + 1, states))
+    def plant(x: Array, u: Array, key: Array) -> Array:
+        return task.plant(x, u)
 
-        def step(carry, inputs):  # type: ignore[no-untyped-def]
-            x, memory = carry
-            error, key = inputs
-            memory, u = executor.step(memory, x + error, key)
-            return (task.plant(x, u), memory), (x, x + error, u)
+    return jax.vmap(lambda key: _run(task, plant, task.sensor_std, executor, key))(keys)
 
-        chances = jax.random.split(chance, task.steps)
-        (last, _), (x, z, u) = jax.lax.scan(step, (x0, executor.start(task.initial)), (errors[:-1], chances))
-        x = jnp.concatenate([x, last[None]])
-        z = jnp.concatenate([z, (last + errors[-1])[None]])
-        return Episode(z, u, x, jax.vmap(task.cost)(x))
 
-    return jax.vmap(one)(keys)
+@float64
+@eqx.filter_jit
+def rehearse(task: Task, executor: Executor, plants: Dynamics, keys: Array) -> Episode:
+    """Many episodes on plants drawn from a learned model, a plant of its own for each: a prediction by sampling.
+
+    Nothing is approximated but the plant: beliefs keep whatever shape they take. The sensors have the noise that was
+    learned. A state that leaves every range costs 1, as in `predict`.
+
+    Args:
+        plants: As many drawn plants as keys (`fit.draw` under `jax.vmap`): arrays with a leading axis.
+    """
+
+    def one(drawn: Dynamics, key: Array) -> Episode:
+        def plant(x: Array, u: Array, key: Array) -> Array:
+            inputs = drawn.features(jnp.concatenate([x, u]))
+            variance = jnp.maximum(drawn.gp.variance(inputs), 0.0) + drawn.process_noise
+            return drawn.gp(inputs) + jnp.sqrt(variance) * jax.random.normal(key, x.shape)
+
+        return _run(task, plant, jnp.sqrt(drawn.sensor_noise), executor, key)
+
+    return jax.vmap(one)(plants, keys)
+
+
+def _run(
+    task: Task,
+    plant: Callable[[Array, Array, Array], Array],
+    sensor_std: Float[Array, " state"],
+    executor: Executor,
+    key: Array,
+) -> Episode:
+    first, noise, chance = jax.random.split(key, 3)
+    root = jnp.linalg.cholesky(task.initial.cov)
+    states = task.initial.size
+    x0 = task.initial.mean + root @ jax.random.normal(first, (states,))
+    errors = sensor_std * jax.random.normal(noise, (task.steps + 1, states))
+
+    def step(carry, inputs):  # type: ignore[no-untyped-def]
+        x, memory = carry
+        error, key = inputs
+        memory, u = executor.step(memory, x + error, key)
+        return (plant(x, u, jax.random.fold_in(key, 1)), memory), (x, x + error, u)
+
+    chances = jax.random.split(chance, task.steps)
+    (last, _), (x, z, u) = jax.lax.scan(step, (x0, executor.start(task.initial)), (errors[:-1], chances))
+    x = jnp.concatenate([x, last[None]])
+    z = jnp.concatenate([z, (last + errors[-1])[None]])
+    costs = jax.vmap(task.cost)(x)
+    return Episode(z, u, x, jnp.where(jnp.isfinite(costs), costs, 1.0))

@@ -27,6 +27,7 @@ from bayespilco.features import AngleFeatures
 from bayespilco.gaussian import Gaussian
 from bayespilco.gp import GaussianProcess, kernel, per_output
 from bayespilco.precision import as_float64, float64
+from bayespilco.training.drawn import draw
 from bayespilco.training.filtering import negative_log_evidence
 from bayespilco.training.likelihood import snr_penalty
 from bayespilco.training.marginal import fit_marginal
@@ -123,6 +124,10 @@ class DirectFit(eqx.Module):
     objective: float
     evaluations: int
     stopped: str
+
+    def draw(self, key: Array) -> Dynamics:
+        """One plant that the data leave possible, each output on its own: see `training.drawn`."""
+        return draw(self.dynamics, key)
 
 
 @float64

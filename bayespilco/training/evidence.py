@@ -73,6 +73,15 @@ class EvidenceFit(eqx.Module):
             if value.shape != shape:
                 raise ValueError(f"{name} of an EvidenceFit must have shape {shape}; given {value.shape}.")
 
+    @float64
+    def draw(self, key: Array) -> Dynamics:
+        """One plant that the data leave possible, all outputs jointly: see `training.drawn`."""
+        chance = jax.random.normal(key, self.root.shape[:1])
+        away = jsl.solve_triangular(self.root, chance, lower=True, trans=1).reshape(self.parameters.weights.shape)
+        drawn = eqx.tree_at(lambda p: p.weights, self.parameters, self.parameters.weights + away)
+        states, size = away.shape
+        return _dynamics(drawn, self.frame, jnp.zeros((states, size, size)))
+
 
 @float64
 def fit_evidence(
@@ -145,7 +154,7 @@ def _fit(
             moved = _place(trials, frame.features, frame.initial, points, believed, lengths * np.asarray(frame.scale))
             p, frame = _carry_over(p, frame, moved), moved
     root = _linearise(p, frame, trials).root
-    dynamics = _dynamics(p, frame, root)
+    dynamics = _dynamics(p, frame, _posterior(root, p.weights.shape))
     if not all(np.isfinite(np.asarray(part)).all() for part in (dynamics.gp.precision, dynamics.gp.weights, root)):
         raise ValueError(
             "Training ended with a model that is not finite. Look at the data: are the units sensible, is a sensor "
@@ -352,11 +361,17 @@ def _spread_out(inputs: np.ndarray, lengths: np.ndarray, points: int) -> list[in
 
 
 @eqx.filter_jit
-def _dynamics(p: Parameters, frame: Frame, root: Float[Array, "weights weights"]) -> Dynamics:
-    """The model in state units, as points, weights and matrices; each output with its own share of the posterior."""
-    model, (states, size), points = work_out(p, frame), p.weights.shape, frame.points.shape[0]
+def _posterior(root: Float[Array, "weights weights"], shape: tuple[int, int]) -> Float[Array, "state basis basis"]:
+    """The covariance of each output's weights."""
+    states, size = shape
     posterior = jsl.cho_solve((root, True), jnp.eye(states * size)).reshape(states, size, states, size)
-    P = jnp.stack([posterior[a, :, a] for a in range(states)])
+    return jnp.stack([posterior[a, :, a] for a in range(states)])
+
+
+@eqx.filter_jit
+def _dynamics(p: Parameters, frame: Frame, P: Float[Array, "state basis basis"]) -> Dynamics:
+    """The model in state units, as points, weights and matrices, with covariance `P` of each output's weights."""
+    model, states, points = work_out(p, frame), p.weights.shape[0], frame.points.shape[0]
     W = jnp.einsum("oqp,oqr,ors->ops", model.half, jnp.eye(points) - P[:, :points, :points], model.half)
     H = jnp.einsum("oqp,oql->opl", model.half, P[:, :points, points:])
 
