@@ -16,37 +16,78 @@ To read it, go down this list: each module imports only from those above it.
     prediction    the three predictors
     episode       recorded experience
     tasks         plants, with names and units
+    deployment    what was learned, as a controller to take away
     execution     the two executors
     training      from noisy series to a model
     improvement   policy search
     algorithm     Algorithm 1, and the table of methods
 
 Beside the mathematics, and imported when needed: `runs` (files), `report` (figures), `experiments`
-(studies), `cli` (the command).
+(studies), `cli` (the command). `controller` is what a learned policy leaves the house as: it needs NumPy only, so
+nothing here imports JAX before it is asked for something that does.
 """
 
-from bayespilco import moments as moments
-from bayespilco import tasks as tasks
-from bayespilco.algorithm import METHODS as METHODS
-from bayespilco.algorithm import Method as Method
-from bayespilco.algorithm import Progress as Progress
-from bayespilco.algorithm import Record as Record
-from bayespilco.algorithm import Run as Run
-from bayespilco.algorithm import learn as learn
-from bayespilco.belief import Belief as Belief
-from bayespilco.belief import BeliefDistribution as BeliefDistribution
-from bayespilco.cost import SaturatingCost as SaturatingCost
-from bayespilco.dynamics import Dynamics as Dynamics
-from bayespilco.episode import Episode as Episode
-from bayespilco.execution import execute as execute
-from bayespilco.execution import execute_many as execute_many
-from bayespilco.features import AngleFeatures as AngleFeatures
-from bayespilco.gaussian import Gaussian as Gaussian
-from bayespilco.gaussian import Moments as Moments
-from bayespilco.gp import GaussianProcess as GaussianProcess
-from bayespilco.policy import LinearPolicy as LinearPolicy
-from bayespilco.policy import RBFPolicy as RBFPolicy
-from bayespilco.prediction import Prediction as Prediction
-from bayespilco.prediction import predict as predict
-from bayespilco.tasks import Task as Task
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from bayespilco.version import VERSION as __version__  # noqa: F401
+
+if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same to Python
+    from bayespilco import moments as moments
+    from bayespilco import tasks as tasks
+    from bayespilco.algorithm import METHODS as METHODS
+    from bayespilco.algorithm import Method as Method
+    from bayespilco.algorithm import Progress as Progress
+    from bayespilco.algorithm import Record as Record
+    from bayespilco.algorithm import Run as Run
+    from bayespilco.algorithm import learn as learn
+    from bayespilco.belief import Belief as Belief
+    from bayespilco.belief import BeliefDistribution as BeliefDistribution
+    from bayespilco.controller import Controller as Controller
+    from bayespilco.cost import SaturatingCost as SaturatingCost
+    from bayespilco.dynamics import Dynamics as Dynamics
+    from bayespilco.episode import Episode as Episode
+    from bayespilco.execution import execute as execute
+    from bayespilco.execution import execute_many as execute_many
+    from bayespilco.features import AngleFeatures as AngleFeatures
+    from bayespilco.gaussian import Gaussian as Gaussian
+    from bayespilco.gaussian import Moments as Moments
+    from bayespilco.gp import GaussianProcess as GaussianProcess
+    from bayespilco.policy import LinearPolicy as LinearPolicy
+    from bayespilco.policy import RBFPolicy as RBFPolicy
+    from bayespilco.prediction import Prediction as Prediction
+    from bayespilco.prediction import predict as predict
+    from bayespilco.tasks import Task as Task
+
+_HOMES = {
+    "algorithm": ("METHODS", "Method", "Progress", "Record", "Run", "learn"),
+    "belief": ("Belief", "BeliefDistribution"),
+    "controller": ("Controller",),
+    "cost": ("SaturatingCost",),
+    "dynamics": ("Dynamics",),
+    "episode": ("Episode",),
+    "execution": ("execute", "execute_many"),
+    "features": ("AngleFeatures",),
+    "gaussian": ("Gaussian", "Moments"),
+    "gp": ("GaussianProcess",),
+    "policy": ("LinearPolicy", "RBFPolicy"),
+    "prediction": ("Prediction", "predict"),
+    "tasks": ("Task",),
+}
+"""The names offered here, by the module that each is at home in."""
+_MODULES = ("moments", "tasks")
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for at the moment that it is."""
+    if name in _MODULES:
+        return importlib.import_module(f"bayespilco.{name}")
+    for home, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(f"bayespilco.{home}"), name)
+            return value
+    raise AttributeError(f"module 'bayespilco' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES, *(name for names in _HOMES.values() for name in names)])

@@ -10,7 +10,7 @@ import numpy as np
 from bayespilco import execution, prediction
 from bayespilco.dynamics import Dynamics
 from bayespilco.episode import Episode, Trials, batch
-from bayespilco.execution import Executor, RandomActions, execute, execute_many
+from bayespilco.execution import Executor, Learned, RandomActions, execute, execute_many
 from bayespilco.improvement import Improvement, Problem, search
 from bayespilco.policy import Policy
 from bayespilco.precision import float64
@@ -26,7 +26,7 @@ class Method(NamedTuple):
 
     name: str
     predictor: Predictor
-    executor: Callable[[Policy, Dynamics], Executor]
+    executor: Callable[[Policy, Dynamics], Learned]
     source: str
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from bayespilco.dynamics import Dynamics
 from bayespilco.gaussian import Gaussian, joint, symmetrise
@@ -20,12 +20,14 @@ from bayespilco.shrink import shrink
 Update = Literal["conserving", "literal"]
 
 
-def _kalman(V: Float[Array, "state state"], R: Float[Array, "state state"]) -> Float[Array, "state state"]:
-    """`W_z = V (V + R)^-1`, the weight of the observation; `W_m = I - W_z` is the prior's (below Eq. 9)."""
+def _innovation(
+    V: Float[Array, "state state"], R: Float[Array, "state state"], seen: Bool[Array, " state"] | bool = True
+) -> Float[Array, "state state"]:
+    """`(V + R)^-1` over the sensors that were seen, and zero elsewhere, as if the noise of the others were infinite."""
     diagonal = jnp.diag(R)
     beyond = V + R - jnp.diag(diagonal)  # sensors may be correlated; what is not diagonal joins V
-    innovation, _ = shrink(jnp.diag(1 / diagonal), beyond, jnp.diag(1 / jnp.sqrt(diagonal)))  # (R + V)^-1
-    return V @ innovation
+    precision = jnp.where(seen, 1 / diagonal, 0.0)
+    return shrink(jnp.diag(precision), beyond, jnp.diag(jnp.sqrt(precision)))[0]
 
 
 class Belief(eqx.Module):
@@ -35,9 +37,16 @@ class Belief(eqx.Module):
     cov: Float[Array, "state state"]
 
     def update(self, observation: Float[Array, " state"], R: Float[Array, "state state"]) -> "Belief":
-        """Combine with an observation (Eqs. 7-9)."""
-        Wz = _kalman(self.cov, R)
-        return Belief(self.mean + Wz @ (observation - self.mean), symmetrise(R @ Wz.T))
+        """Combine with an observation (Eqs. 7-9), with those of its entries that are finite: NaN is a missing sample.
+
+        `W_z = V (V + R)^-1` is the weight of the observation, and that of the prior, `W_m = I - W_z`, is `R (V + R)^-1`
+        where there is one (below Eq. 9).
+        """
+        m, V, seen = self.mean, self.cov, jnp.isfinite(observation)
+        inverse = _innovation(V, R, seen)
+        Wz = V @ inverse
+        Wm = jnp.where(seen[:, None], R @ inverse, jnp.eye(V.shape[0]) - Wz)
+        return Belief(m + Wz @ jnp.where(seen, observation - m, 0.0), symmetrise(Wm @ V))
 
     def act(self, policy: PolicyMap) -> Float[Array, " action"]:
         return policy.at_belief(Gaussian(self.mean, self.cov))
@@ -70,7 +79,7 @@ class BeliefDistribution(eqx.Module):
         ("literal"), which loses variance at every step.
         """
         S, V = self.mean.cov, self.cov
-        Wz = _kalman(V, R)
+        Wz = V @ _innovation(V, R)
         updated = symmetrise(R @ Wz.T)
         if how == "conserving":
             spread = S + symmetrise(Wz @ V)

@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bayespilco import deployment
 from bayespilco.belief import Belief
+from bayespilco.controller import Controller
 from bayespilco.dynamics import Dynamics
 from bayespilco.episode import Episode
 from bayespilco.gaussian import Gaussian
@@ -21,19 +23,23 @@ from bayespilco.tasks.task import Task
 
 
 class Unfiltered(eqx.Module):
-    """The observation goes straight into the policy."""
+    """The observation goes straight into the policy. Where it is missing (NaN), the last one stands in for it."""
 
     policy: PolicyMap
 
-    def start(self, initial: Gaussian) -> None:
-        return None
+    def start(self, initial: Gaussian) -> Array:
+        return initial.mean
 
-    def step(self, carry: None, observation: Float[Array, " state"], key: Array) -> tuple[None, Array]:
-        return None, self.policy(observation)
+    def step(self, carry: Array, observation: Float[Array, " state"], key: Array) -> tuple[Array, Array]:
+        latest = jnp.where(jnp.isfinite(observation), observation, carry)
+        return latest, self.policy(latest)
+
+    def controller(self, task: Task, method: str = "") -> Controller:
+        return deployment.controller(task, self.policy, None, method)
 
 
 class Filtered(eqx.Module):
-    """The policy sees a belief, which the model carries from step to step (Section 3.1)."""
+    """The policy sees a belief, which the model carries from step to step (Section 3.1), also past missing samples."""
 
     policy: PolicyMap
     dynamics: Dynamics
@@ -45,6 +51,9 @@ class Filtered(eqx.Module):
         updated = carry.update(observation, self.dynamics.R)
         action = updated.act(self.policy)
         return updated.predict(self.dynamics, action), action
+
+    def controller(self, task: Task, method: str = "") -> Controller:
+        return deployment.controller(task, self.policy, self.dynamics, method)
 
 
 class RandomActions(eqx.Module):
@@ -59,14 +68,15 @@ class RandomActions(eqx.Module):
         return None, jax.random.uniform(key, self.limits.shape, minval=-1.0, maxval=1.0) * self.limits
 
 
-Executor = Unfiltered | Filtered | RandomActions
+Learned = Unfiltered | Filtered
+Executor = Learned | RandomActions
 
 
-def unfiltered(policy: Policy, dynamics: Dynamics) -> Executor:
+def unfiltered(policy: Policy, dynamics: Dynamics) -> Learned:
     return Unfiltered(policy.map())
 
 
-def filtered(policy: Policy, dynamics: Dynamics) -> Executor:
+def filtered(policy: Policy, dynamics: Dynamics) -> Learned:
     return Filtered(policy.map(), dynamics)
 
 

@@ -9,6 +9,7 @@ import bayespilco
 
 ORDER = [
     "version",
+    "controller",
     "precision",
     "gaussian",
     "shrink",
@@ -23,11 +24,13 @@ ORDER = [
     "prediction",
     "episode",
     "tasks",
+    "deployment",
     "execution",
     "training",
     "improvement",
     "algorithm",
     "runs",
+    "export",
     "report",
     "experiments",
     "console",

@@ -1,0 +1,297 @@
+"""The controller to take away acts as the library does, bears missing samples and bad files, and needs NumPy only."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bayespilco
+from bayespilco import Controller, Gaussian, Task, export, runs, tasks
+from bayespilco.cli import main
+from bayespilco.execution import Learned, filtered, unfiltered
+from bayespilco.tasks import Component
+from tests import systems
+from tests.small_run import small_run
+
+STEPS = 60
+
+
+@functools.cache
+def task() -> Task:
+    """The small system of `systems`, as a task."""
+    spring = tasks.spring()
+    return Task(
+        name="angle",
+        states=(Component("position", "m"), Component("angle", "rad")),
+        actions=(Component("torque", "Nm"),),
+        angles=(systems.ANGLE,),
+        dt=0.1,
+        steps=STEPS,
+        plant=spring.plant,
+        action_limits=[1.5],
+        initial=systems.INITIAL,
+        sensor_std=[0.15, 0.15],
+        cost=systems.COST,
+    )
+
+
+def actions_of_the_library(executor: Learned, initial: Gaussian, observations: np.ndarray) -> np.ndarray:
+    @eqx.filter_jit
+    def run(executor: Learned, z: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda carry, z: executor.step(carry, z, jax.random.key(0)), executor.start(initial), z)[1]
+
+    return np.asarray(run(executor, jnp.asarray(observations)))
+
+
+def wander(missing: float, states: int = 2) -> np.ndarray:
+    """Observations that wander about, of which some entries and some whole samples are missing."""
+    random = np.random.default_rng(3)
+    z = 0.15 * np.cumsum(random.normal(size=(STEPS, states)), axis=0) + 0.15 * random.normal(size=(STEPS, states))
+    z[random.random(z.shape) < missing] = np.nan
+    z[random.random(STEPS) < missing] = np.nan
+    return z
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("model", ["full", "vfe", "uncertain", None])
+@pytest.mark.parametrize("policy", ["rbf", "linear"])
+def test_acts_as_the_library_does(policy: str, model: str | None, missing: float) -> None:
+    """To 1e-9 along a whole episode; also when read back from a file."""
+    make = unfiltered if model is None else filtered
+    executor = make(systems.policy(policy), systems.dynamics(model or "full"))
+    z = wander(missing)
+    expected = actions_of_the_library(executor, systems.INITIAL, z)
+    controller = executor.controller(task())
+    for _ in range(2):  # a second episode starts where the first did
+        controller.reset()
+        actions = np.array([controller.act(each) for each in z])
+        assert np.abs(actions - expected).max() < 1e-9
+        assert np.ptp(expected) > 0.1, "the actions should differ"
+    assert controller.steps == STEPS and controller.restarts == 0
+    assert 0 < controller.last_seconds <= controller.worst_seconds <= controller.total_seconds < 10
+
+
+def test_missing_entries_are_left_out_of_the_update() -> None:
+    """An entry that is missing is one whose sensor has infinite noise: the limit of a very noisy one."""
+    dynamics, policy = systems.dynamics(), systems.policy()
+    noisy = eqx.tree_at(lambda d: d.sensor_noise, dynamics, jnp.array([0.15**2, 1e12]))
+    one = filtered(policy, dynamics).controller(task())
+    other = filtered(policy, noisy).controller(task())
+    assert np.allclose(one.act([0.5, np.nan]), other.act([0.5, 0.7]), atol=1e-9)
+    assert np.allclose(one.mean, other.mean, atol=1e-9) and np.allclose(one.cov, other.cov, atol=1e-9)
+    # Without any observation the belief is only predicted, and becomes less certain.
+    before = one.cov
+    assert (np.diag(filtered(policy, dynamics).controller(task()).cov) > 0).all()
+    one.act([np.nan, np.nan])
+    seen = filtered(policy, dynamics).controller(task())
+    seen.act([0.5, np.nan])
+    seen.act([0.5, 0.5])
+    assert (np.diag(one.cov) > np.diag(seen.cov)).all() and np.isfinite(before).all()
+
+
+def test_a_belief_that_ran_away_starts_anew() -> None:
+    controller = filtered(systems.policy(), systems.dynamics()).controller(task())
+    fresh = controller.act([0.3, 0.4])
+    controller.reset()
+    controller.cov[0, 0] = 1e300
+    for z in ([0.3, 0.4], [1e99, 0.0], [1e300, -np.inf]):
+        assert np.abs(controller.act(z)) <= 1.5
+    assert controller.restarts == 1
+    controller.reset()
+    assert controller.act([0.3, 0.4]) == fresh and controller.restarts == 0
+    with pytest.raises(ValueError, match=r"2 entries \(position \[m\], angle \[rad\]\).*given shape \(3,\)"):
+        controller.act([1.0, 2.0, 3.0])
+
+
+IN_A_PROCESS = """
+import sys
+from bayespilco.controller import Controller
+controller = Controller.load(sys.argv[1])
+print([float(controller.act(z)[0]).hex() for z in ([0.1, 0.2], [float("nan")] * 2, [0.3, float("nan")])])
+heavy = sorted({name.split(".")[0] for name in sys.modules} & {"jax", "jaxlib", "equinox", "scipy", "safetensors"})
+print(heavy)
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    saved = runs.RunDirectory(tmp_path / "run", runs.Config("spring", "bayes-filter", 0, "evidence", 2, 50, 150))
+    for record in small_run().records:
+        saved.add(record)
+    return saved.path
+
+
+def test_export_writes_a_file_that_numpy_alone_can_run(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(*arguments: str) -> int:
+        with pytest.raises(SystemExit) as end:
+            main(["export", str(directory), *arguments])
+        return int(end.value.code or 0)
+
+    file = tmp_path / "spring.controller"
+    assert command("--out", str(file), "--episode", "0") == 0
+    assert "a step takes" in capsys.readouterr().out
+    first = file.read_bytes()
+    assert command("--out", str(file)) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert command("--out", str(file), "--force") == 0
+    assert file.read_bytes() != first
+    assert command("--out", str(tmp_path / "other"), "--episode", "2") == 2
+    assert "has the episodes 0 to 1; given 2" in capsys.readouterr().err
+    assert command("--out", str(tmp_path / "nowhere" / "file")) == 2
+    assert "Cannot write" in capsys.readouterr().err
+
+    library = export.controller(small_run())
+    expected = [float(library.act(z)[0]).hex() for z in ([0.1, 0.2], [np.nan] * 2, [0.3, np.nan])]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", IN_A_PROCESS, str(file)],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == f"{expected}\n[]\n", done.stderr
+
+
+def test_the_file_is_in_the_safetensors_format(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    controller = filtered(systems.policy(), systems.dynamics()).controller(task(), "bayes-filter")
+    file = tmp_path / "controller"
+    file.write_bytes(controller.to_bytes())
+    loaded = Controller.load(file)
+    assert loaded.description == controller.description
+    assert loaded.description.states == ("position [m]", "angle [rad]") and loaded.description.dt == 0.1
+    for name, array in load_file(file).items():
+        assert np.array_equal(array, controller.arrays[name]) and np.array_equal(array, loaded.arrays[name])
+
+
+def mutate(content: bytes, random: np.random.Generator) -> bytes:
+    """One way to damage a file: flipped bits, foreign bytes, parts cut, doubled or moved, or numbers made extreme."""
+    data = bytearray(content)
+    header = 8 + int.from_bytes(content[:8], "little")
+    kind = random.integers(12)
+    where = int(random.integers(header if random.random() < 0.5 else len(data)))
+    if kind == 0:
+        data[where] ^= 1 << int(random.integers(8))
+    elif kind == 1:
+        for _ in range(int(random.integers(1, 20))):
+            data[int(random.integers(len(data)))] = int(random.integers(256))
+    elif kind == 2:
+        del data[where:]
+    elif kind == 3:
+        data[where:where] = random.bytes(int(random.integers(1, 50)))
+    elif kind == 4:
+        del data[where : where + int(random.integers(1, 50))]
+    elif kind == 5:
+        other = int(random.integers(len(data)))
+        data[where : where + 8] = data[other : other + 8]
+    elif kind == 6:  # an extreme number in a number's place
+        extreme = random.choice([np.nan, np.inf, -np.inf, 0.0, -1.0, 5e-324, 1e-200, 1e99, -1e99, 1e200, 1e308])
+        place = header + 8 * int(random.integers((len(data) - header) // 8))
+        data[place : place + 8] = np.float64(extreme).tobytes()
+    elif kind == 7:  # another digit or bracket in the header
+        places = [i for i in range(8, header) if chr(data[i]) in '0123456789[]{}",:']
+        data[random.choice(places)] = ord(random.choice(list('0123456789[]{}",:-eN')))
+    elif kind > 8:  # a whole array scaled, shifted or shuffled: it may stay plausible to every check
+        entries = json.loads(content[8:header])
+        begin, end = entries[random.choice([name for name in entries if name != "__metadata__"])]["data_offsets"]
+        array = np.frombuffer(content[header + begin : header + end], dtype="<f8")
+        with np.errstate(all="ignore"):
+            array = array * 10.0 ** random.uniform(-200, 200) if kind < 11 else random.permutation(array - 1.0)
+        data[header + begin : header + end] = array.tobytes()
+    else:  # a header that lies about its own length, or is something else altogether
+        text = random.choice(["[" * 20000, "null", "{}", '{"__metadata__":null}', "1" * 5000, '"x"', '{"a":' * 9000])
+        data[:header] = len(text).to_bytes(8, "little") + text.encode()
+        if random.random() < 0.5:
+            data[:8] = random.bytes(8)
+    return bytes(data)
+
+
+def fuzz(contents: list[bytes], count: int, directory: Path) -> dict[str, int]:
+    """Load damaged files: each is refused with a sentence that names it, or acts with finite actions within limits."""
+    random = np.random.default_rng(0)
+    file = directory / "damaged.controller"
+    tally = {"refused": 0, "loaded": 0}
+    for number in range(count):
+        file.write_bytes(mutate(contents[number % len(contents)], random))
+        try:
+            controller = Controller.load(file)
+        except ValueError as error:
+            assert "damaged.controller" in str(error)
+            tally["refused"] += 1
+            continue
+        tally["loaded"] += 1
+        for z in random.normal(size=(4, len(controller.mean))) * [[1.0], [np.nan], [1e3], [1e150]]:
+            action = controller.act(z)
+            assert np.isfinite(action).all() and (np.abs(action) <= controller.arrays["limits"]).all()
+    return tally
+
+
+@pytest.mark.parametrize("count", [3000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+def test_damaged_files_are_refused_or_harmless(count: int, tmp_path: Path) -> None:
+    controllers = [
+        filtered(systems.policy(), systems.dynamics("uncertain")).controller(task(), "bayes-filter"),
+        unfiltered(systems.policy("linear"), systems.dynamics()).controller(task(), "pilco"),
+        export.controller(small_run()),
+    ]
+    tally = fuzz([controller.to_bytes() for controller in controllers], count, tmp_path)
+    print(tally)
+    assert tally["refused"] > count / 4 and tally["loaded"] > count / 10, tally
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"limits": np.array([-1.0])}, "limits has a number"),
+        ({"sensor_noise": np.array([0.1, 0.0])}, "sensor_noise has a number"),
+        ({"weights": np.full((2, 15), np.nan)}, "weights has a number"),
+        ({"initial_cov": np.array([[1.0, 0.5], [0.0, 1.0]])}, "initial_cov is not symmetric"),
+        ({"initial_cov": np.array([[1.0, 2.0], [2.0, 1.0]])}, "negative eigenvalue"),
+        ({"offset": np.zeros(3)}, "offset has 3 states, not 2"),
+        ({"offset": np.zeros((2, 1))}, "offset has 2 axes"),
+        ({"slope": None}, "slope"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, np.ndarray | None], sentence: str) -> None:
+    controller = filtered(systems.policy(), systems.dynamics()).controller(task())
+    arrays = {name: array for name, array in (controller.arrays | change).items() if array is not None}
+    with pytest.raises(ValueError, match=sentence):
+        Controller(controller.description, arrays)
+
+
+def test_a_file_that_is_not_there_or_of_another_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nothing cannot be read: No such file"):
+        Controller.load(tmp_path / "nothing")
+    content = export.controller(small_run()).to_bytes().replace(b"controller 1", b"controller 2")
+    (tmp_path / "newer").write_bytes(content)
+    with pytest.raises(ValueError, match=r"newer is not a controller.*format is not 'bayespilco controller 1'"):
+        Controller.load(tmp_path / "newer")
+
+
+def test_lazy_names_are_those_that_editors_see() -> None:
+    import ast
+
+    tree = ast.parse(Path(bayespilco.__file__).read_text())
+    shown = {
+        (node.module, alias.name)
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    offered = {(f"bayespilco.{home}", name) for home, names in bayespilco._HOMES.items() for name in names}
+    assert shown == offered | {("bayespilco", name) for name in bayespilco._MODULES}
+    for _, name in shown:
+        assert name in dir(bayespilco) and getattr(bayespilco, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'lern'"):
+        bayespilco.lern  # noqa: B018
