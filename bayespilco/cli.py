@@ -1,6 +1,7 @@
 """The command line: `bayespilco learn cart-pole`."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,7 @@ app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False
 )
 
-EXIT_USAGE, EXIT_INTERRUPTED = 2, 130
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -90,7 +91,7 @@ def learn(
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in that directory.")] = False,
     no_cache: Annotated[
         bool,
-        typer.Option("--no-cache", envvar="BAYESPILCO_NO_CACHE", help="Do not keep compiled code for the next run."),
+        typer.Option("--no-cache", envvar=startup.NO_CACHE, help="Do not keep compiled code for the next run."),
     ] = False,
 ) -> None:
     """Learn a task, save the run, and draw predicted against executed costs."""
@@ -143,6 +144,76 @@ def learn(
         raise typer.Exit(EXIT_INTERRUPTED) from None
     console.print(evaluation_sentence(run, executed))
     console.print(f"Pictures: {', '.join(str(picture) for picture in pictures)}", soft_wrap=True)
+
+
+@app.command(
+    epilog="""**Examples**
+
+- `bayespilco reproduce --out study`: the paper's experiment, once
+- `bayespilco reproduce --out study --seeds 10`: on ten data sets, with intervals; what is there already is kept
+- `bayespilco reproduce --out study --seeds 100 --dask tcp://head:8786`: on a cluster that shares the directory
+
+**The directory** gets results.json (all numbers), curves.csv (cost per step) and one seed-NN per data set. After an
+interruption the same command goes on."""
+)
+def reproduce(
+    out: Annotated[Path, typer.Option(help="Where the study is, or is to be.")],
+    seeds: Annotated[int, typer.Option(help="How many data sets.")] = 1,
+    first_seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
+    executions: Annotated[int, typer.Option(help="How often to execute each policy.")] = 100,
+    samples: Annotated[int, typer.Option(help="Plants drawn from the model for the sampled prediction.")] = 200,
+    ablations: Annotated[
+        int, typer.Option(help="For how many of the seeds also the paper's update as printed, and its training.")
+    ] = 1,
+    task: Annotated[str, typer.Option(help="What to compare the methods on.")] = "cart-pole",
+    episodes: Annotated[int, typer.Option(help="Episodes of the common data, the first with random actions.")] = 11,
+    points: Annotated[int, typer.Option(help="Inducing points of the dynamics model.")] = 50,
+    collecting: Annotated[int, typer.Option(help="Budget of a policy search while data are collected.")] = 150,
+    evaluations: Annotated[int, typer.Option(help="Budget of a policy search of the comparison.")] = 150,
+    workers: Annotated[int | None, typer.Option(help="Processes at a time.", show_default="one per core")] = None,
+    dask: Annotated[
+        str | None, typer.Option(help="Address of a Dask scheduler whose workers share the directory.")
+    ] = None,
+) -> None:
+    """Repeat the paper's comparison of the four methods, on one data set or on many."""
+    from bayespilco.console import JobsDisplay, comparison_table
+    from bayespilco.experiments.comparison import Study
+    from bayespilco.experiments.jobs import Local
+    from bayespilco.experiments.reproduce import reproduce as compute
+
+    for name, value, lowest in (("seeds", seeds, 1), ("first-seed", first_seed, 0), ("ablations", ablations, 0)):
+        if value < lowest:
+            raise ValueError(f"--{name} must be at least {lowest}; given {value}.")
+    if workers is not None and workers < 1:
+        raise ValueError(f"--workers must be at least 1; given {workers}.")
+    study = Study(task, episodes, points, collecting, evaluations, executions, samples)
+    console = Console(highlight=False)
+    wanted = range(first_seed, first_seed + seeds)
+    try:
+        with Local(workers) as place, JobsDisplay(console) as display:
+            failed = compute(
+                study,
+                out,
+                wanted,
+                place,
+                ablations=ablations,
+                command=_command(),
+                on_status=display.on_status,
+                on_seed=lambda seed, numbers: console.print(comparison_table(numbers)),
+            )
+    except KeyboardInterrupt:
+        print(f"Interrupted. What is finished is in {out}; the same command goes on from there.", file=sys.stderr)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    console.print(f"Results: {out / 'results.json'}", soft_wrap=True)
+    if failed:
+        for name, error in failed.items():
+            print(f"bayespilco: {name} failed: {error}", file=sys.stderr)
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _command() -> str:
+    """This command as it was given."""
+    return shlex.join(["bayespilco", *sys.argv[1:]])
 
 
 @app.command()

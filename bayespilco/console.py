@@ -13,6 +13,7 @@ from rich.table import Table
 
 from bayespilco.algorithm import METHODS, Progress, Record, Run
 from bayespilco.episode import Episode
+from bayespilco.experiments.jobs import Status
 from bayespilco.tasks import Task
 
 STAGES = {
@@ -99,6 +100,50 @@ def evaluation_sentence(run: Run, executed: Episode) -> str:
         f"error) against {run.records[-1].predicted_cost:.2f} predicted; [bold]{reached:.0%}[/] ended at the goal "
         f"(last cost below {REACHED})."
     )
+
+
+class JobsDisplay:
+    """Progress over many jobs: how many are finished, which are running, and what failed."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.said = console, (-1, 0)
+        self.bar = Bar(
+            SpinnerColumn(),
+            BarColumn(bar_width=20),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            transient=True,
+        )
+        self.line = self.bar.add_task("starting", total=None)
+
+    def __enter__(self) -> "JobsDisplay":
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def on_status(self, status: Status) -> None:
+        running = ", ".join(f"{name} ({seconds:.0f} s)" for name, seconds in status.running.items())
+        text = f"{status.finished} of {status.total} jobs finished" + (f"; running {running}" if running else "")
+        self.bar.update(self.line, description=escape(text), completed=status.finished, total=status.total)
+        if (status.finished, len(status.failed)) != self.said and not self.console.is_terminal:
+            self.said = (status.finished, len(status.failed))
+            self.console.print(escape(text), soft_wrap=True)  # a log cannot show what moves
+
+
+def comparison_table(seed: dict[str, Any]) -> Table:
+    """The four methods on one data set."""
+    head = ("predicted", "sampled", "executed", "last step", "success", "gain", "band covers")
+    table = Table(f"seed {seed['seed']}", box=SIMPLE_HEAD, pad_edge=False)
+    for name in head:
+        table.add_column(name, justify="right")
+    for method, n in seed["methods"].items():
+        costs = [f"{n[name]:.2f}" for name in ("predicted", "sampled", "executed")]
+        shares = [f"{n['success']:.0%}", f"{n['gain']:.1f}", f"{n['coverage']:.0%}"]
+        table.add_row(method, *costs, f"{n['final_cost']:.3f}", *shares)
+    return table
 
 
 def tasks_table(tasks: dict[str, Task]) -> Table:

@@ -15,6 +15,9 @@ import os
 import tempfile
 from pathlib import Path
 
+NO_CACHE = "BAYESPILCO_NO_CACHE"
+"""Set in the environment: compiled code is not kept."""
+
 
 def single_thread() -> None:
     """Let XLA start with one thread. Without effect once the first array has been made."""

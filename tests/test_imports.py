@@ -10,6 +10,7 @@ import bayespilco
 ORDER = [
     "version",
     "controller",
+    "startup",
     "precision",
     "gaussian",
     "shrink",
@@ -34,7 +35,6 @@ ORDER = [
     "report",
     "experiments",
     "console",
-    "startup",
     "cli",
 ]
 ROOT = Path(bayespilco.__file__).parent

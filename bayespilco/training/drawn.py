@@ -21,6 +21,7 @@ from bayespilco.dynamics import Dynamics
 from bayespilco.gp import kernel, per_output
 from bayespilco.precision import float64
 
+
 @runtime_checkable
 class CanDraw(Protocol):
     """A fit: what knows how its weights may be."""

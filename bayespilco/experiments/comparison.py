@@ -1,0 +1,250 @@
+"""The paper's comparison on one data set, in parts that are each computed once and kept as a file.
+
+    seed-00/
+      data/                       a run of `learn` with PILCO: the common data, and the model trained on all of it
+      unfiltered.safetensors      a policy re-optimised on that model, its prediction, and what its executions cost
+      most-likely.safetensors
+      filtered.safetensors
+      literal.safetensors ...     ablations, where they are asked for
+
+Methods that predict alike share their policy: what was optimised once (`Part`) is executed in several ways. Every
+part starts from the same policies, meets the same first states and the same sensor errors, and depends on nothing
+but the study and the seed, so parts may be computed in any order, anywhere.
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from bayespilco import prediction, runs
+from bayespilco.algorithm import FRESH, METHODS, Fit, Record, Run, find, learn
+from bayespilco.episode import batch
+from bayespilco.execution import execute_many, rehearse
+from bayespilco.improvement import Problem, search
+from bayespilco.policy import Policy
+from bayespilco.precision import as_float64, float64
+from bayespilco.prediction import Prediction, Predictor, predict
+from bayespilco.runs.arrays import read_module, write_module
+from bayespilco.runs.directory import POLICIES
+from bayespilco.runs.files import write
+from bayespilco.tasks import TASKS, Task
+from bayespilco.training.direct import DirectFit, fit_direct
+from bayespilco.training.drawn import draw_many
+
+COLLECTOR = "pilco"
+"""The method that collects the common data, as in the paper."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """What is compared, and with which budgets. The defaults are the paper's experiment."""
+
+    task: str = "cart-pole"
+    episodes: int = 11
+    """Of the common data, the first with random actions."""
+    points: int = 50
+    """Inducing points of the dynamics model."""
+    collecting: int = 150
+    """Evaluations of each policy search while the data are collected."""
+    evaluations: int = 150
+    """Evaluations of each policy search of the comparison."""
+    executions: int = 100
+    samples: int = 200
+    """Drawn plants for the sampled prediction."""
+    direct: int = 200
+    """Evaluations of the Direct training (an ablation)."""
+
+    def __post_init__(self) -> None:
+        find(TASKS, self.task, "task")
+        for name, value in dataclasses.asdict(self).items():
+            if name != "task" and value < 1:
+                raise ValueError(f"{name} must be at least 1; given {value}.")
+        if self.direct < 3:
+            raise ValueError(f"direct must be at least 3; given {self.direct}.")
+
+    def make_task(self) -> Task:
+        return TASKS[self.task]()
+
+
+class Part(NamedTuple):
+    """One policy, optimised with one predictor on one model, and the methods it is executed with."""
+
+    name: str
+    predictor: Predictor
+    methods: tuple[str, ...]
+    training: str = "evidence"
+
+
+def _sharing(predictor: Predictor) -> tuple[str, ...]:
+    return tuple(name for name, method in METHODS.items() if method.predictor == predictor)
+
+
+_PREDICTORS = {
+    "unfiltered": prediction.Unfiltered(),
+    "most-likely": prediction.MostLikely(),
+    "filtered": prediction.Filtered(),
+}
+PARTS = tuple(Part(name, predictor, _sharing(predictor)) for name, predictor in _PREDICTORS.items())
+"""The comparison: every method is in exactly one part."""
+
+ABLATIONS = (
+    Part("literal", prediction.Filtered(update="literal"), ("bayes-filter",)),
+    *(Part(f"direct-{part.name}", part.predictor, part.methods, "direct") for part in PARTS),
+)
+"""What of ours makes the difference: the paper's update as printed, and the paper's training."""
+
+
+class Taken(eqx.Module):
+    """When a computation began (seconds since 1970), and what it took."""
+
+    began: float
+    wall_s: float
+    cpu_s: float
+
+
+class Clock:
+    """Started when made."""
+
+    def __init__(self) -> None:
+        self.began, self._wall, self._cpu = time.time(), time.monotonic(), time.process_time()
+
+    def taken(self) -> Taken:
+        return Taken(self.began, time.monotonic() - self._wall, time.process_time() - self._cpu)
+
+
+class Outcome(eqx.Module):
+    """What one part came to; the first axis of the costs is that of the part's methods."""
+
+    policy: Policy
+    predicted: Prediction
+    executed: Float[Array, "methods executions times"] = eqx.field(converter=as_float64)
+    """Costs of the latent state on the plant."""
+    sampled: Float[Array, "methods samples times"] = eqx.field(converter=as_float64)
+    """The same on plants drawn from the model, with its sensors."""
+    evaluations: int
+    stopped: str
+    taken: Taken
+
+
+class DirectModel(eqx.Module):
+    """The Direct training's model of the common data."""
+
+    fit: DirectFit
+    taken: Taken
+
+
+def collect(study: Study, seed: int, directory: Path) -> None:
+    """The common data of a seed, episode by episode; an interrupted collection goes on where it was."""
+    clock, marker, spent = Clock(), data_file(directory), directory / "data-seconds.json"
+    directory.mkdir(parents=True, exist_ok=True)
+    earlier: list[dict[str, float]] = json.loads(spent.read_text()) if spent.exists() else []
+    config = runs.Config(study.task, COLLECTOR, seed, "evidence", study.episodes, study.points, study.collecting)
+    folder = runs.RunDirectory(directory / "data", config, force=(directory / "data").exists())
+
+    def keep(record: Record) -> None:
+        folder.add(record)
+        write(spent, json.dumps([*earlier, dataclasses.asdict(clock.taken())]).encode())
+
+    learn(
+        study.task,
+        COLLECTOR,
+        episodes=study.episodes,
+        seed=seed,
+        points=study.points,
+        evaluations=study.collecting,
+        on_record=keep,
+    )
+    write(marker, spent.read_bytes())
+
+
+def train_direct(study: Study, directory: Path) -> None:
+    """The paper's training on the same data."""
+    clock, task, run = Clock(), study.make_task(), runs.load(directory / "data")
+    fit = fit_direct(
+        batch([record.episode for record in run.records]),
+        task.dynamics_features,
+        task.initial,
+        points=study.points,
+        evaluations=study.direct,
+    )
+    write_module(direct_file(directory), DirectModel(fit, clock.taken()))
+
+
+@float64
+def compare(study: Study, seed: int, part: Part, directory: Path) -> None:
+    """Optimise a part's policy on the model of the common data, predict it, execute it, and rehearse it."""
+    clock, task, run = Clock(), study.make_task(), runs.load(directory / "data")
+    fit: Fit = run.records[-1].fit if part.training == "evidence" else read_direct(study, directory).fit
+    dynamics = fit.dynamics
+    problem = Problem(part.predictor, dynamics, task.initial, task.cost, task.steps)
+    earlier = [record.policy for record in run.records]
+    found = search(problem, earlier, fresh_policies(task, seed), evaluations=study.evaluations)
+    predicted = eqx.filter_jit(predict)(part.predictor, found.policy, dynamics, task.initial, task.cost, task.steps)
+    executions, samples, plants = (
+        jax.random.split(_key(seed, purpose), count)
+        for purpose, count in (("execute", study.executions), ("rehearse", study.samples), ("draw", study.samples))
+    )
+    drawn = draw_many(fit, plants)
+    executors = [METHODS[method].executor(found.policy, dynamics) for method in part.methods]
+    executed = np.stack([np.asarray(execute_many(task, executor, executions).costs) for executor in executors])
+    sampled = np.stack([np.asarray(rehearse(task, executor, drawn, samples).costs) for executor in executors])
+    outcome = Outcome(found.policy, predicted, executed, sampled, found.evaluations, found.stopped, clock.taken())
+    write_module(part_file(directory, part), outcome)
+
+
+def fresh_policies(task: Task, seed: int) -> list[Policy]:
+    """The random policies that all methods start from beside those of the data's collection."""
+    return [task.random_policy(key) for key in jax.random.split(_key(seed, "start"), FRESH)]
+
+
+_PURPOSES = ("start", "execute", "draw", "rehearse")
+
+
+def _key(seed: int, purpose: str) -> Array:
+    """Chance of its own for each purpose, and none that the collection used (`learn` folds in its episodes)."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 2**20), _PURPOSES.index(purpose))
+
+
+def data_file(directory: Path) -> Path:
+    """Written when the data are complete: what collecting them took."""
+    return directory / "data.json"
+
+
+def direct_file(directory: Path) -> Path:
+    return directory / "direct.safetensors"
+
+
+def part_file(directory: Path, part: Part) -> Path:
+    return directory / f"{part.name}.safetensors"
+
+
+def read_run(directory: Path) -> Run:
+    return runs.load(directory / "data")
+
+
+def read_taken(directory: Path) -> list[Taken]:
+    """What the collection took, an entry for each time it was begun."""
+    return [Taken(**entry) for entry in json.loads(data_file(directory).read_text())]
+
+
+def read_direct(study: Study, directory: Path) -> DirectModel:
+    known = {"fit/dynamics/features": study.make_task().dynamics_features}
+    return read_module(direct_file(directory), DirectModel, known)
+
+
+def read_outcome(study: Study, directory: Path, part: Part) -> Outcome:
+    task = study.make_task()
+    known = {"policy": POLICIES[task.policy_kind], "policy/features": task.policy_features}
+    return read_module(part_file(directory, part), Outcome, known)
+
+
+def is_complete(directory: Path, parts: Sequence[Part] = PARTS) -> bool:
+    return data_file(directory).exists() and all(part_file(directory, part).exists() for part in parts)

@@ -1,0 +1,202 @@
+"""Independent jobs, some of which need others' results: one small interface, and two places to run them.
+
+A job writes its result as one file, whole or not at all. So a job is finished when its file is there, and that is all
+that has to be known to go on after an interruption; nothing that is finished is computed again. `Local` runs each job
+in a process of its own; `Cluster` hands them to Dask, whose workers must see the same directory. A job whose process
+or worker dies is started again; one that raises an error is not, and the others go on without it.
+"""
+
+import multiprocessing
+import os
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
+
+from bayespilco import startup
+
+ATTEMPTS = 3
+"""How often a job is started before its place is taken to be at fault."""
+POLL = 0.1
+"""Seconds between looks at what is running."""
+
+
+class Job(NamedTuple):
+    """Something to compute."""
+
+    name: str
+    result: Path
+    """The file that is there when the job is finished, and not before."""
+    function: Callable[..., None]
+    arguments: tuple[Any, ...]
+    needs: tuple[str, ...] = ()
+    """Names of the jobs whose results this one reads."""
+
+    @property
+    def finished(self) -> bool:
+        return self.result.exists()
+
+
+class Ended(NamedTuple):
+    """How a started job ended: well, or with an error, or lost because whoever ran it died."""
+
+    error: str | None = None
+    lost: bool = False
+
+
+class Started(Protocol):
+    def poll(self) -> Ended | None:
+        """How it ended; None while it runs."""
+
+    def stop(self) -> None: ...
+
+
+class Place(Protocol):
+    """Where jobs run. A context manager: leaving it stops what still runs."""
+
+    @property
+    def size(self) -> int:
+        """How many jobs can run at a time."""
+
+    def start(self, job: Job) -> Started: ...
+
+
+class Status(NamedTuple):
+    """For a progress display."""
+
+    finished: int
+    total: int
+    running: dict[str, float]
+    """Names, and seconds since they were started."""
+    failed: dict[str, str]
+    """Names, and the errors."""
+
+
+def run(
+    jobs: Sequence[Job],
+    place: Place,
+    *,
+    on_status: Callable[[Status], None] = lambda status: None,
+    on_finished: Callable[[Job], None] = lambda job: None,
+) -> dict[str, str]:
+    """Run all jobs that are not finished, those listed first as early as possible.
+
+    Returns:
+        The errors of those that failed, by name; those that needed them are not started.
+    """
+    by_name = {job.name: job for job in jobs}
+    waiting = [job for job in jobs if not job.finished]
+    running: dict[str, tuple[Started, float]] = {}
+    attempts: dict[str, int] = {}
+    failed: dict[str, str] = {}
+    try:
+        while waiting or running:
+            for job in list(waiting):
+                if any(need in failed for need in job.needs):
+                    failed[job.name] = "not started: what it needs failed"
+                    waiting.remove(job)
+                elif len(running) < place.size and all(by_name[need].finished for need in job.needs):
+                    running[job.name] = (place.start(job), time.monotonic())
+                    attempts[job.name] = attempts.get(job.name, 0) + 1
+                    waiting.remove(job)
+            for name, (started, _) in list(running.items()):
+                ended = started.poll()
+                if ended is None:
+                    continue
+                del running[name]
+                job = by_name[name]
+                if job.finished:  # even if its worker died right afterwards
+                    on_finished(job)
+                elif ended.lost and attempts[name] < ATTEMPTS:
+                    waiting.insert(0, job)
+                else:
+                    failed[name] = ended.error or f"its process died {attempts[name]} times"
+            now = time.monotonic()
+            on_status(
+                Status(
+                    sum(job.finished for job in jobs),
+                    len(jobs),
+                    {name: now - since for name, (_, since) in running.items()},
+                    dict(failed),
+                )
+            )
+            if running:
+                time.sleep(POLL)
+    finally:
+        for started, _ in running.values():
+            started.stop()
+    return failed
+
+
+class Local:
+    """A process for each job, as many at a time as there are cores, each with one thread of XLA."""
+
+    def __init__(self, size: int | None = None) -> None:
+        self.size = size or available_cores()
+        # "spawn": a fork would inherit threads of JAX that are no longer there.
+        self._context = multiprocessing.get_context("spawn")
+
+    def __enter__(self) -> "Local":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        pass
+
+    def start(self, job: Job) -> "_Process":
+        receiving, sending = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=_work, args=(job, sending), name=job.name, daemon=True)
+        process.start()
+        sending.close()
+        return _Process(process, receiving)
+
+
+class _Process:
+    def __init__(self, process: Any, errors: Connection) -> None:
+        self.process, self.errors = process, errors
+
+    def poll(self) -> Ended | None:
+        if self.process.exitcode is None:
+            return None
+        self.process.join()
+        try:
+            error = self.errors.recv() if self.errors.poll() else None
+        except EOFError:
+            error = None
+        self.errors.close()
+        return Ended(error, lost=error is None and self.process.exitcode != 0)
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+
+def _work(job: Job, errors: Connection) -> None:
+    try:
+        perform(job)
+    except KeyboardInterrupt:
+        pass  # the terminal interrupts all processes; the first of them says so
+    except Exception as error:
+        errors.send(explain(error))
+        raise SystemExit(1) from None
+
+
+def perform(job: Job) -> None:
+    """Do a job in this process, unless it was done already."""
+    startup.single_thread()
+    if not os.environ.get(startup.NO_CACHE):
+        startup.keep_compiled_code()
+    if not job.finished:
+        job.function(*job.arguments)
+
+
+def explain(error: BaseException) -> str:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
+
+
+def available_cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

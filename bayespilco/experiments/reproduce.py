@@ -1,0 +1,129 @@
+"""The paper's experiment from nothing, over many seeds: a directory that ends with numbers, figures and a page.
+
+study.json       what is compared (adding seeds later is fine; another study needs another directory)
+seed-00/ ...     the parts of each seed (see `comparison`)
+results.json     all numbers, per seed and over seeds; written again whenever a seed is complete
+curves.csv       cost per step of every seed and method
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bayespilco.experiments import comparison, results
+from bayespilco.experiments.comparison import ABLATIONS, PARTS, Study
+from bayespilco.experiments.jobs import Job, Place, Status, run
+from bayespilco.runs.files import write
+from bayespilco.version import VERSION
+
+STUDY, RESULTS, CURVES = "study.json", "results.json", "curves.csv"
+
+
+def seed_jobs(study: Study, seed: int, directory: Path, *, ablations: bool) -> list[Job]:
+    """What has to be computed for a seed: the data, then everything else in any order."""
+    where = seed_directory(directory, seed)
+    data, direct = f"seed {seed}: data", f"seed {seed}: direct training"
+    jobs = [Job(data, comparison.data_file(where), comparison.collect, (study, seed, where))]
+    if ablations:
+        direct_result = comparison.direct_file(where)
+        jobs.append(Job(direct, direct_result, comparison.train_direct, (study, where), (data,)))
+    for part in (*PARTS, *(ABLATIONS if ablations else ())):
+        needs = (data,) if part.training == "evidence" else (data, direct)
+        name, result = f"seed {seed}: {part.name}", comparison.part_file(where, part)
+        jobs.append(Job(name, result, comparison.compare, (study, seed, part, where), needs))
+    # The comparison before its ablations; of the parts, the longest first, so that two cores end together.
+    length = {"data": 0, "filtered": 1, "unfiltered": 2, "most-likely": 3, "direct training": 4}
+    return sorted(jobs, key=lambda job: length.get(job.name.split(": ")[1], 5))
+
+
+def seed_directory(directory: Path, seed: int) -> Path:
+    return directory / f"seed-{seed:02d}"
+
+
+def reproduce(
+    study: Study,
+    directory: Path,
+    seeds: Sequence[int],
+    place: Place,
+    *,
+    ablations: int = 1,
+    command: str = "",
+    on_status: Callable[[Status], None] = lambda status: None,
+    on_seed: Callable[[int, dict[str, Any]], None] = lambda seed, numbers: None,
+) -> dict[str, str]:
+    """Compute what is missing of a study, and write its results.
+
+    Args:
+        seeds: Which data sets.
+        ablations: For how many of them, the first ones, the ablations too.
+        command: What to call this in the results.
+        on_seed: Called with the numbers of each seed when it is complete.
+
+    Returns:
+        Errors by job, if there were any; the results are of the seeds that are complete.
+    """
+    _claim(study, directory)
+    each = {seed: seed_jobs(study, seed, directory, ablations=n < ablations) for n, seed in enumerate(seeds)}
+    seed_of = {job.name: seed for seed, jobs in each.items() for job in jobs}
+
+    def one_more(job: Job) -> None:
+        seed = seed_of[job.name]
+        if comparison.is_complete(seed_directory(directory, seed)):
+            found = write_results(study, directory, command)
+            if all(job.finished for job in each[seed]):
+                on_seed(seed, next(entry for entry in found["seeds"] if entry["seed"] == seed))
+
+    jobs = [job for jobs in each.values() for job in jobs]
+    failed = run(jobs, place, on_status=on_status, on_finished=one_more)
+    if results.finished(directory):
+        write_results(study, directory, command)
+    return failed
+
+
+def _claim(study: Study, directory: Path) -> None:
+    """Make the directory this study's, or find that it is."""
+    settings = dataclasses.asdict(study)
+    file = directory / STUDY
+    if file.exists():
+        before = json.loads(file.read_text())
+        if before != settings:
+            changed = sorted(key for key in settings.keys() | before.keys() if settings.get(key) != before.get(key))
+            raise ValueError(
+                f"{directory} holds another study: there {', '.join(f'{key} = {before.get(key)}' for key in changed)}; "
+                f"asked for {', '.join(f'{key} = {settings.get(key)}' for key in changed)}. Choose another directory."
+            )
+        return
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ValueError(f"{directory} is neither empty nor the directory of a study: choose another.")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        write(file, (json.dumps(settings, indent=2) + "\n").encode())
+    except OSError as error:
+        raise ValueError(f"Cannot write to {directory}: {error.strerror or error}.") from error
+
+
+def write_results(study: Study, directory: Path, command: str = "") -> dict[str, Any]:
+    """The numbers of all complete seeds, as `results.json` and `curves.csv`."""
+    complete = results.finished(directory)
+    seeds = [results.seed_numbers(study, seed, path) for seed, path in complete.items()]
+    found = {
+        "version": VERSION,
+        "command": command,
+        "study": dataclasses.asdict(study),
+        "seeds": seeds,
+        "summary": results.summarise(seeds),
+    }
+    write(directory / RESULTS, (json.dumps(_rounded(found), indent=1) + "\n").encode())
+    write(directory / CURVES, results.curves_csv(study, complete).encode())
+    return found
+
+
+def _rounded(value: Any) -> Any:
+    """Six digits: more than the executions know."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value
