@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from bayespilco import startup
 
@@ -47,6 +47,7 @@ class Ended(NamedTuple):
     lost: bool = False
 
 
+@runtime_checkable
 class Started(Protocol):
     def poll(self) -> Ended | None:
         """How it ended; None while it runs."""
@@ -54,6 +55,7 @@ class Started(Protocol):
     def stop(self) -> None: ...
 
 
+@runtime_checkable
 class Place(Protocol):
     """Where jobs run. A context manager: leaving it stops what still runs."""
 
