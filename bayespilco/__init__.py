@@ -1,7 +1,7 @@
 """PILCO with Bayesian filtering: learning to control from seconds of noisy experience (McAllister & Rasmussen 2016).
 
-To use it, `learn` a task from `tasks` with one of the four `METHODS`; `bayespilco.runs` keeps the result
-and `bayespilco.report` draws it.
+To use it, `learn` a task from `tasks` with one of the four `METHODS`. What comes back is a `Run`, and
+`bayespilco.report` draws it.
 To read it, go down this list: each module imports only from those above it.
 
     gaussian      the language of every map: a Gaussian in, mean, covariance and gain out
@@ -21,10 +21,10 @@ To read it, go down this list: each module imports only from those above it.
     training      from noisy series to a model
     improvement   policy search
     algorithm     Algorithm 1, and the table of methods
+    runs          runs: learned, kept in files, resumed
 
-Beside the mathematics, and imported when needed: `runs` (files), `report` (figures), `experiments`
-(studies), `cli` (the command). `controller` is what a learned policy leaves the house as: it needs NumPy only, so
-nothing here imports JAX before it is asked for something that does.
+Beside these: `report` (figures), `experiments` (studies), `cli` (the command). `controller` is what a learned
+policy leaves the house as: it needs NumPy only, so nothing here imports JAX before it is asked for something that does.
 """
 
 import importlib
@@ -39,8 +39,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same 
     from bayespilco.algorithm import Method as Method
     from bayespilco.algorithm import Progress as Progress
     from bayespilco.algorithm import Record as Record
-    from bayespilco.algorithm import Run as Run
-    from bayespilco.algorithm import learn as learn
+    from bayespilco.algorithm import Settings as Settings
     from bayespilco.belief import Belief as Belief
     from bayespilco.belief import BeliefDistribution as BeliefDistribution
     from bayespilco.controller import Controller as Controller
@@ -57,10 +56,13 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same 
     from bayespilco.policy import RBFPolicy as RBFPolicy
     from bayespilco.prediction import Prediction as Prediction
     from bayespilco.prediction import predict as predict
+    from bayespilco.runs import Run as Run
+    from bayespilco.runs import learn as learn
+    from bayespilco.runs import resume as resume
     from bayespilco.tasks import Task as Task
 
 _HOMES = {
-    "algorithm": ("METHODS", "Method", "Progress", "Record", "Run", "learn"),
+    "algorithm": ("METHODS", "Method", "Progress", "Record", "Settings"),
     "belief": ("Belief", "BeliefDistribution"),
     "controller": ("Controller",),
     "cost": ("SaturatingCost",),
@@ -72,6 +74,7 @@ _HOMES = {
     "gp": ("GaussianProcess",),
     "policy": ("LinearPolicy", "RBFPolicy"),
     "prediction": ("Prediction", "predict"),
+    "runs": ("Run", "learn", "resume"),
     "tasks": ("Task",),
 }
 """The names offered here, by the module that each is at home in."""

@@ -1,6 +1,10 @@
-"""Algorithm 1: execute, learn the dynamics, predict, improve, repeat; and the four methods as rows of a table."""
+"""Algorithm 1: execute, learn the dynamics, predict, improve, repeat; and the four methods as rows of a table.
 
-from collections.abc import Callable
+`learn_episode` is what it repeats, and `bayespilco.runs.learn` repeats it.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -9,13 +13,13 @@ import numpy as np
 
 from bayespilco import execution, prediction
 from bayespilco.dynamics import Dynamics
-from bayespilco.episode import Episode, Trials, batch
-from bayespilco.execution import Executor, Learned, RandomActions, execute, execute_many
-from bayespilco.improvement import Improvement, Problem, search
+from bayespilco.episode import Episode, batch
+from bayespilco.execution import Executor, Learned, RandomActions, execute
+from bayespilco.improvement import Problem, search
 from bayespilco.policy import Policy
 from bayespilco.precision import float64
 from bayespilco.prediction import Prediction, Predictor, predict
-from bayespilco.tasks import TASKS, Task
+from bayespilco.tasks import Task
 from bayespilco.tasks.task import suggest
 from bayespilco.training.direct import DirectFit, fit_direct
 from bayespilco.training.evidence import EvidenceFit, fit_evidence
@@ -45,6 +49,32 @@ TRAINING: dict[str, Callable[..., Any]] = {"evidence": fit_evidence, "direct": f
 Fit = EvidenceFit | DirectFit
 """What training ends with: a model, and all that the next training starts from."""
 T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How to learn: together with the task, all that the result depends on."""
+
+    method: str = "bayes-filter"
+    """One of `METHODS`."""
+    episodes: int = 11
+    """How many, the first with random actions included. The result has learned from all of them."""
+    seed: int = 0
+    """Two runs with the same seed are the same."""
+    training: str = "evidence"
+    """"evidence" (ours) or "direct" (the paper's) training of the dynamics model."""
+    points: int = 50
+    """Inducing points of the dynamics model."""
+    evaluations: int = 150
+    """Budget of one policy search, in values and gradients."""
+
+    def __post_init__(self) -> None:
+        find(METHODS, self.method, "method")
+        find(TRAINING, self.training, "training")
+        for name, lowest in (("episodes", 1), ("seed", 0), ("points", 1), ("evaluations", 1)):
+            if (value := getattr(self, name)) < lowest:
+                raise ValueError(f"{name} must be at least {lowest}; given {value}.")
+
 
 EARLY = 5
 """Episodes in which policy search also starts afresh: later the valley is found, and a warm start is enough."""
@@ -91,114 +121,52 @@ class Record(eqx.Module):
         return float(np.sum(np.asarray(self.episode.costs)))
 
 
-class Run(eqx.Module):
-    """A whole run of `learn`, and what can be asked of it."""
-
-    task: Task
-    method: str = eqx.field(static=True)
-    seed: int = eqx.field(static=True)
-    training: str = eqx.field(static=True)
-    records: tuple[Record, ...]
-
-    @property
-    def policy(self) -> Policy:
-        return self.records[-1].policy
-
-    @property
-    def dynamics(self) -> Dynamics:
-        return self.records[-1].dynamics
-
-    @property
-    def prediction(self) -> Prediction:
-        return self.records[-1].prediction
-
-    @float64
-    def evaluate(self, executions: int = 100, seed: int = 1) -> Episode:
-        """Execute the final policy many times on the simulated plant: an `Episode` with a leading axis."""
-        executor = METHODS[self.method].executor(self.policy, self.dynamics)
-        return execute_many(self.task, executor, jax.random.split(jax.random.key(seed), executions))
-
-
 @float64
-def learn(
-    task: Task | str,
-    method: str = "bayes-filter",
-    *,
-    episodes: int = 11,
-    seed: int = 0,
-    training: str = "evidence",
-    points: int = 50,
-    evaluations: int = 150,
-    on_progress: Callable[[Progress], None] | None = None,
-    on_record: Callable[[Record], None] | None = None,
-) -> Run:
-    """Learn to control a plant (Algorithm 1).
+def learn_episode(
+    task: Task,
+    settings: Settings,
+    records: Sequence[Record] = (),
+    on_progress: Callable[[Progress], object] | None = None,
+) -> Record:
+    """One round of Algorithm 1: what comes after `records`.
 
-    Args:
-        task: The plant and what is wanted of it; a `Task`, or the name of a built-in one.
-        method: One of `METHODS`.
-        episodes: How many, the first with random actions included. The result has learned from all of them.
-        seed: Two runs with the same seed are the same.
-        training: "evidence" (ours) or "direct" (the paper's) training of the dynamics model.
-        points: Inducing points of the dynamics model.
-        evaluations: Budget of one policy search, in values and gradients.
-        on_progress: Called often, with where learning is.
-        on_record: Called after each episode, with what was learned.
+    It knows the earlier rounds by their records alone, and takes its chance from the seed and its own number. So a run
+    can stop after any round, and go on from its records to the same result.
     """
-    task = find(TASKS, task, "task")() if isinstance(task, str) else task
-    chosen = find(METHODS, method, "method")
-    fit = find(TRAINING, training, "training")
-    for name, value in (("episodes", episodes), ("points", points), ("evaluations", evaluations)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1; given {value}.")
 
-    def report(n: int, stage: Literal["execute", "train", "improve"]) -> Callable[..., None]:
+    def report(stage: Literal["execute", "train", "improve"]) -> Callable[..., None]:
         def tell(fraction: float, cost: float | None = None) -> None:
             if on_progress is not None:
-                on_progress(Progress(n, episodes, stage, fraction, cost))
+                on_progress(Progress(n, settings.episodes, stage, fraction, cost))
 
         tell(0.0)
         return tell
 
-    train = _trainer(fit, task, points)
-    executor: Executor = RandomActions(task.action_limits)
-    data: list[Episode] = []
-    records: list[Record] = []
-    for n in range(episodes):
-        chance, start = jax.random.split(jax.random.fold_in(jax.random.key(seed), n))
-        report(n, "execute")
-        data.append(execute(task, executor, chance))  # line 4
-        fitted = train(batch(data), report(n, "train"))  # line 5
-        problem = Problem(chosen.predictor, fitted.dynamics, task.initial, task.cost, task.steps)
-        earlier = [record.policy for record in records]
-        fresh = [task.random_policy(key) for key in jax.random.split(start, FRESH)] if n < EARLY else []
-        found = search(problem, earlier, fresh, evaluations=evaluations, on_progress=report(n, "improve"))  # 6-8
-        executor = chosen.executor(found.policy, fitted.dynamics)
-        records.append(_record(data[-1], fitted, problem, found))
-        if on_record is not None:
-            on_record(records[-1])
-    return Run(task, method, seed, training, tuple(records))
+    n, last = len(records), records[-1] if records else None
+    method, train = METHODS[settings.method], TRAINING[settings.training]
+    chance, start = jax.random.split(jax.random.fold_in(jax.random.key(settings.seed), n))
 
-
-def _record(episode: Episode, fit: Fit, problem: Problem, found: Improvement) -> Record:
+    report("execute")
+    executor: Executor = (
+        RandomActions(task.action_limits) if last is None else method.executor(last.policy, last.dynamics)
+    )
+    episode = execute(task, executor, chance)  # line 4
+    fit: Fit = train(  # line 5
+        batch([*(record.episode for record in records), episode]),
+        task.dynamics_features,
+        task.initial,
+        points=settings.points,
+        previous=None if last is None else last.fit,
+        on_progress=report("train"),
+    )
+    problem = Problem(method.predictor, fit.dynamics, task.initial, task.cost, task.steps)
+    earlier = [record.policy for record in records]
+    fresh = [task.random_policy(key) for key in jax.random.split(start, FRESH)] if n < EARLY else []
+    found = search(problem, earlier, fresh, evaluations=settings.evaluations, on_progress=report("improve"))  # 6-8
     predicted = eqx.filter_jit(predict)(
         problem.predictor, found.policy, problem.dynamics, problem.initial, problem.cost, problem.steps
     )
     return Record(episode, fit, found.policy, predicted, found.evaluations, found.stopped)
-
-
-def _trainer(fit: Callable[..., Any], task: Task, points: int) -> Callable[[Trials, Callable[..., None]], Fit]:
-    """Training as a function of the data alone; it remembers the last fit, to start the next one from."""
-    previous: Fit | None = None
-
-    def train(trials: Trials, on_progress: Callable[..., None]) -> Fit:
-        nonlocal previous
-        previous = fit(
-            trials, task.dynamics_features, task.initial, points=points, previous=previous, on_progress=on_progress
-        )
-        return previous
-
-    return train
 
 
 def find(table: dict[str, T], name: str, what: str) -> T:

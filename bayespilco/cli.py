@@ -1,10 +1,11 @@
 """The command line: `bayespilco learn cart-pole`."""
 
+import dataclasses
 import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,11 +13,27 @@ from rich.console import Console
 from bayespilco import startup
 from bayespilco.version import VERSION
 
+if TYPE_CHECKING:
+    from bayespilco.runs import RunDirectory
+
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False
 )
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+
+TensorBoardOption = Annotated[
+    bool, typer.Option("--tensorboard", help="Write TensorBoard's files too (extra `tensorboard`).")
+]
+NoCacheOption = Annotated[
+    bool,
+    typer.Option("--no-cache", envvar=startup.NO_CACHE, help="Do not keep compiled code for the next run."),
+]
+
+
+def _option(default: str, help: str) -> Any:
+    """An option that, left out, is as in the configuration given, or as by default: as said here (a test compares)."""
+    return typer.Option(help=help, show_default=default)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -66,81 +83,117 @@ def bayespilco(
 - `bayespilco learn cart-pole --out runs/first`: the paper's task, the paper's method
 - `bayespilco learn cart-pole --method pilco --seed 3`: no filter, other data
 - `bayespilco learn cart-pole --training direct`: the paper's own training of the dynamics
+- `bayespilco learn runs/first/config.toml --seed 4`: the same again with another seed
 
 **Tasks**: cart-pole, spring (described by `bayespilco tasks`)
 
 **Methods**: bayes-filter, pilco, deisenroth, dallaire (described by `bayespilco methods`)
 
 **The directory** gets config.toml, metrics.jsonl and one episode-NN.safetensors per episode while learning goes on, and
-evaluation.json, costs.png, learning.png and states.png at the end."""
+evaluation.json, costs.png, learning.png and states.png at the end. However learning was interrupted,
+`bayespilco resume` goes on from there."""
 )
 def learn(
-    task: Annotated[str, typer.Argument(help="What to learn: cart-pole or spring.")],
-    method: Annotated[str, typer.Option(help="How to predict and execute; see `bayespilco methods`.")] = "bayes-filter",
-    episodes: Annotated[int, typer.Option(help="Episodes in all, the first with random actions.")] = 11,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same run.")] = 0,
+    task: Annotated[str, typer.Argument(help="What to learn: cart-pole, spring, or the config.toml of a run.")],
+    method: Annotated[
+        str | None, _option("bayes-filter", "How to predict and execute; see `bayespilco methods`.")
+    ] = None,
+    episodes: Annotated[int | None, _option("11", "Episodes in all, the first with random actions.")] = None,
+    seed: Annotated[int | None, _option("0", "The same seed gives the same run.")] = None,
     training: Annotated[
-        str, typer.Option(help="How to train the dynamics: evidence, or direct (the paper's).")
-    ] = "evidence",
-    points: Annotated[int, typer.Option(help="Inducing points of the dynamics model.")] = 50,
-    evaluations: Annotated[int, typer.Option(help="Budget of one policy search, in values and gradients.")] = 150,
-    executions: Annotated[int, typer.Option(help="How often to execute the final policy.")] = 100,
+        str | None, _option("evidence", "How to train the dynamics: evidence, or direct (the paper's).")
+    ] = None,
+    points: Annotated[int | None, _option("50", "Inducing points of the dynamics model.")] = None,
+    evaluations: Annotated[int | None, _option("150", "Budget of one policy search, in values and gradients.")] = None,
+    executions: Annotated[int | None, _option("100", "How often to execute the final policy.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where to save the run.", show_default="runs/TASK-METHOD-SEED")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in that directory.")] = False,
-    no_cache: Annotated[
-        bool,
-        typer.Option("--no-cache", envvar=startup.NO_CACHE, help="Do not keep compiled code for the next run."),
-    ] = False,
+    tensorboard: TensorBoardOption = False,
+    no_cache: NoCacheOption = False,
 ) -> None:
     """Learn a task, save the run, and draw predicted against executed costs."""
     if not no_cache:
         startup.keep_compiled_code()
-    from bayespilco import algorithm, report, runs
-    from bayespilco.console import Display, evaluation_sentence
+    from bayespilco import runs
+    from bayespilco.algorithm import find
     from bayespilco.tasks import TASKS
 
-    chosen = algorithm.find(TASKS, task, "task")()
-    algorithm.find(algorithm.METHODS, method, "method")
-    algorithm.find(algorithm.TRAINING, training, "training")
-    numbers = {"episodes": episodes, "points": points, "evaluations": evaluations, "executions": executions}
-    for name, value, lowest in [*((name, value, 1) for name, value in numbers.items()), ("seed", seed, 0)]:
-        if value < lowest:
-            raise ValueError(f"--{name} must be at least {lowest}; given {value}.")
-    directory = runs.RunDirectory(
-        out or Path("runs") / f"{task}-{method}-{seed}",
-        runs.Config(task, method, seed, training, episodes, points, evaluations),
-        force=force,
-    )
+    asked = runs.Config.read(Path(task), complete=False) if task.endswith(".toml") else runs.Config(task)
+    chosen = find(TASKS, asked.task, "task")()
+    options = {
+        "method": method,
+        "episodes": episodes,
+        "seed": seed,
+        "training": training,
+        "points": points,
+        "evaluations": evaluations,
+    }
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    settings = dataclasses.replace(asked.settings, **given)
+    config = runs.Config(asked.task, settings, asked.executions if executions is None else executions)
+    path = out or Path("runs") / f"{config.task}-{settings.method}-{settings.seed}"
+    with runs.RunDirectory.create(path, config, chosen, force=force) as directory:
+        _finish(directory, "Learning", tensorboard)
+
+
+@app.command(
+    epilog="""**Examples**
+
+- `bayespilco resume runs/first`: after Ctrl-C, a power cut or `kill -9`
+- `bayespilco resume runs/first --episodes 20`: a run that needs more episodes than it was given"""
+)
+def resume(
+    directory: Annotated[Path, typer.Argument(help="The directory of a run, what was `--out`.")],
+    episodes: Annotated[
+        int | None, typer.Option(help="Episodes in all, if not as many as at first.", show_default="as at first")
+    ] = None,
+    tensorboard: TensorBoardOption = False,
+    no_cache: NoCacheOption = False,
+) -> None:
+    """Go on with an interrupted run, to the same result as if it had not been interrupted."""
+    if not no_cache:
+        startup.keep_compiled_code()
+    from bayespilco import runs
+
+    with runs.RunDirectory.open(directory) as opened:
+        if other := opened.config.other_version(directory):
+            print(f"bayespilco: {other}", file=sys.stderr)
+        if episodes is not None:
+            opened.extend(episodes)
+        if opened.finished:
+            print(f"Nothing to do: the run in {directory} is finished, with {len(opened.records)} episodes.")
+        else:
+            _finish(opened, "Resuming", tensorboard or opened.has_tensorboard)
+
+
+def _finish(directory: "RunDirectory", doing: str, tensorboard: bool) -> None:
+    """Learn what the run in a directory still lacks, execute its policy, and draw."""
+    from bayespilco import report, runs
+    from bayespilco.console import Display, evaluation_sentence
+
+    run = runs.Run(directory.task, directory.config.settings, directory.records)
     console = Console(highlight=False)
-    console.print(f"Learning [bold]{task}[/] with [bold]{method}[/], seed {seed}, into {directory.path}")
+    after = f" after {len(run.records)} of {run.settings.episodes} episodes" if run.records else ""
+    console.print(
+        f"{doing} [bold]{run.task.name}[/] with [bold]{run.method}[/], seed {run.settings.seed}{after}, "
+        f"into {directory.path}"
+    )
+    watching = [runs.TensorBoard(directory.path)] if tensorboard else []
     try:
-        with Display(console, chosen, episodes) as display:
-
-            def keep(record: algorithm.Record) -> None:
-                directory.add(record)
-                display.on_record(record)
-
-            run = algorithm.learn(
-                chosen,
-                method,
-                episodes=episodes,
-                seed=seed,
-                training=training,
-                points=points,
-                evaluations=evaluations,
-                on_progress=display.on_progress,
-                on_record=keep,
-            )
+        with Display(console, run) as display:
+            run = runs.go_on(run, [runs.keep_in(directory), *watching, display.on_run], display.on_progress)
             display.say("executing the final policy")
-            executed = run.evaluate(executions)
-            directory.add_evaluation(executed)
+            executed = runs.load_evaluation(directory.path) or run.evaluate(directory.config.executions)
+            directory.keep_evaluation(executed)
             pictures = report.save_figures(run, executed, directory.path)
-    except KeyboardInterrupt:
-        print(
-            f"Interrupted. {directory.episodes} of {episodes} episodes are saved in {directory.path}.", file=sys.stderr
-        )
+    except (KeyboardInterrupt, OSError) as end:
+        saved = f"{len(directory.records)} of {run.settings.episodes} episodes are saved in {directory.path}"
+        sentence = f"{saved}; go on with: bayespilco resume {directory.path}"
+        if isinstance(end, OSError):
+            raise OSError(f"{end} {sentence}") from end
+        print(f"Interrupted. {sentence}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     console.print(evaluation_sentence(run, executed))
     console.print(f"Pictures: {', '.join(str(picture) for picture in pictures)}", soft_wrap=True)
@@ -226,9 +279,10 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Write the controller of a run as one file, which `bayespilco.controller` loads with NumPy alone."""
-    from bayespilco import export, runs
+    from bayespilco import export
+    from bayespilco.runs import Run
 
-    taken = export.controller(runs.load(directory), episode)
+    taken = export.controller(Run.load(directory), episode)
     export.save(taken, out, force=force)
     for _ in range(100):
         taken.act(taken.mean)

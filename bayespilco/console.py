@@ -11,9 +11,10 @@ from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColum
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from bayespilco.algorithm import METHODS, Progress, Record, Run
+from bayespilco.algorithm import METHODS, Progress, Record
 from bayespilco.episode import Episode
 from bayespilco.experiments.jobs import Status
+from bayespilco.runs import Run
 from bayespilco.tasks import Task
 
 STAGES = {
@@ -27,11 +28,11 @@ REACHED = 0.5
 
 
 class Display:
-    """Progress of one run. Use it as a context manager, and its methods as the callables of `learn`."""
+    """Progress of one run. Use it as a context manager, and its `on_` methods as the callables of `learn`."""
 
-    def __init__(self, console: Console, task: Task, episodes: int) -> None:
-        self.console, self.task, self.episodes = console, task, episodes
-        self.finished = 0
+    def __init__(self, console: Console, run: Run) -> None:
+        self.console, self.task, self.episodes = console, run.task, run.settings.episodes
+        self.finished = len(run.records)
         self.stage = ""
         self.bar = Bar(
             SpinnerColumn(),
@@ -41,7 +42,7 @@ class Display:
             console=console,
             transient=True,
         )
-        self.line = self.bar.add_task("starting", total=episodes)
+        self.line = self.bar.add_task("starting", total=self.episodes, completed=self.finished)
 
     def __enter__(self) -> "Display":
         self.bar.start()
@@ -61,7 +62,12 @@ class Display:
         completed = progress.episode + start + (end - start) * min(progress.fraction, 1.0)
         self.bar.update(self.line, description=text, completed=completed)
 
-    def on_record(self, record: Record) -> None:
+    def on_run(self, run: Run) -> None:
+        """Show the records that are new."""
+        for record in run.records[self.finished :]:
+            self._show(record)
+
+    def _show(self, record: Record) -> None:
         self.finished += 1
         self.bar.update(self.line, completed=self.finished)
         how = "with random actions" if self.finished == 1 else "with the policy"

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from bayespilco.algorithm import METHODS, Run
+from bayespilco.algorithm import METHODS
 from bayespilco.controller import Controller
+from bayespilco.runs import Run
 from bayespilco.runs.files import write
 
 
@@ -20,7 +21,4 @@ def save(taken: Controller, path: Path | str, *, force: bool = False) -> None:
     path = Path(path)
     if path.exists() and not force:
         raise ValueError(f"{path} exists already. Choose another name, or replace it with --force.")
-    try:
-        write(path, taken.to_bytes())
-    except OSError as error:
-        raise ValueError(f"Cannot write {path}: {error.strerror or error}.") from error
+    write(path, taken.to_bytes())

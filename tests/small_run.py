@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayespilco import METHODS, Dynamics, Episode, LinearPolicy, Record, Run, execute, predict, tasks
+from bayespilco import METHODS, Dynamics, Episode, LinearPolicy, Record, Run, Settings, execute, predict, tasks
 from bayespilco.execution import RandomActions
 from bayespilco.gp import condition
 from bayespilco.training.evidence import EvidenceFit
@@ -31,7 +31,7 @@ def small_run(records: int = 2) -> Run:
         )
         made.append(Record(episode, fit, policy, predicted, 10 + number, "the gradient vanished"))
         executor = method.executor(policy, dynamics)
-    return Run(task, "bayes-filter", 0, "evidence", tuple(made))
+    return Run(task, Settings(episodes=records), tuple(made))
 
 
 def _fit(episode: Episode) -> EvidenceFit:

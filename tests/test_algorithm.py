@@ -49,13 +49,13 @@ def test_methods_are_a_table_of_predictors_and_executors() -> None:
 def test_every_method_runs(method: str) -> None:
     run = _learn(method=method, episodes=1)
     assert np.isfinite(np.asarray(run.evaluate(executions=5).costs)).all()
-    assert run.prediction.cost_mean.shape == (run.task.steps + 1,)
+    assert run.prediction().cost_mean.shape == (run.task.steps + 1,)
 
 
 def test_direct_training_runs_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TRAINING, "direct", functools.partial(fit_direct, evaluations=10))
     run = _learn(training="direct", method="pilco", episodes=2, evaluations=5)
-    assert np.isfinite(run.records[-1].predicted_cost) and run.training == "direct"
+    assert np.isfinite(run.records[-1].predicted_cost) and run.settings.training == "direct"
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,19 @@
 """The command: what it writes, what it says, and how it fails."""
 
+import errno
 import os
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from bayespilco import METHODS, Progress, Run, runs, tasks
+from bayespilco import METHODS, Progress, Record, Run, Settings, Task, runs, tasks
 from bayespilco.cli import main
 from tests.small_run import small_run
 
@@ -27,17 +31,21 @@ def calm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Learning that takes no time: the records of the small run."""
 
-    def learn(task, method, *, episodes, seed, on_progress, on_record, **_) -> Run:  # type: ignore[no-untyped-def]
-        run = small_run()
-        for number, record in enumerate(run.records):
-            on_progress(Progress(number, episodes, "execute", 0.0, None))
-            on_progress(Progress(number, episodes, "improve", 0.5, 3.21))
-            on_record(record)
-        if seed == 99:
+    def learn_episode(task: Task, settings: Settings, records: Sequence[Record], on_progress: Any) -> Record:
+        number = len(records)
+        if settings.seed == 99 and number == 2:
             raise KeyboardInterrupt
-        return run
+        on_progress(Progress(number, settings.episodes, "execute", 0.0, None))
+        on_progress(Progress(number, settings.episodes, "improve", 0.5, 3.21))
+        return small_run(4).records[number]
 
-    monkeypatch.setattr("bayespilco.algorithm.learn", learn)
+    monkeypatch.setattr("bayespilco.runs.learning.learn_episode", learn_episode)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pictures, which take seconds."""
+    monkeypatch.setattr("bayespilco.report.save_figures", lambda *_: [])
 
 
 def run(*arguments: str) -> int:
@@ -48,7 +56,7 @@ def run(*arguments: str) -> int:
 
 @pytest.mark.usefixtures("quick")
 def test_learning_leaves_a_run_and_pictures(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("learn", "spring", "--episodes", "2", "--executions", "5", "--out", "first") == 0
+    assert run("learn", "spring", "--episodes", "2", "--executions", "2", "--out", "first") == 0
     files = sorted(file.name for file in Path("first").iterdir())
     assert files == [
         "config.toml",
@@ -61,7 +69,7 @@ def test_learning_leaves_a_run_and_pictures(capsys: pytest.CaptureFixture[str]) 
         "metrics.jsonl",
         "states.png",
     ]
-    assert len(runs.load("first").records) == 2
+    assert len(Run.load("first").records) == 2
     executed = runs.load_evaluation("first")
     assert executed is not None
     costs = np.asarray(executed.costs).sum(axis=1)
@@ -71,16 +79,17 @@ def test_learning_leaves_a_run_and_pictures(capsys: pytest.CaptureFixture[str]) 
     assert f"predicted cost {second.predicted_cost:.2f}" in shown
     assert "velocity [m/s]" in shown
     assert "search stopped after 11 evaluations: the gradient vanished" in " ".join(shown.split())
-    error = costs.std(ddof=1) / np.sqrt(5)
-    assert f"executed 5 times: cost {costs.mean():.2f} ± {error:.2f}" in " ".join(shown.split())
+    error = costs.std(ddof=1) / np.sqrt(2)
+    assert f"executed 2 times: cost {costs.mean():.2f} ± {error:.2f}" in " ".join(shown.split())
     assert "first/costs.png" in shown
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("undrawn")
 def test_an_earlier_run_is_replaced_only_by_force(capsys: pytest.CaptureFixture[str]) -> None:
-    again = ("learn", "spring", "--executions", "2")
+    again = ("learn", "spring", "--executions", "2", "--episodes", "2")
     assert run(*again) == 0
-    assert Path("runs/spring-bayes-filter-0/costs.png").exists()
+    assert Path("runs/spring-bayes-filter-0/evaluation.json").exists()
     capsys.readouterr()
     assert run(*again) == 2
     assert "not empty" in capsys.readouterr().err
@@ -90,8 +99,121 @@ def test_an_earlier_run_is_replaced_only_by_force(capsys: pytest.CaptureFixture[
 @pytest.mark.usefixtures("quick")
 def test_an_interruption_keeps_what_was_learned(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("learn", "spring", "--seed", "99", "--episodes", "5", "--out", "cut") == 130
-    assert capsys.readouterr().err == "Interrupted. 2 of 5 episodes are saved in cut.\n"
-    assert len(runs.load("cut").records) == 2
+    said = capsys.readouterr().err
+    assert said == "Interrupted. 2 of 5 episodes are saved in cut; go on with: bayespilco resume cut\n"
+    assert len(Run.load("cut").records) == 2
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_interrupted_run_is_resumed_and_a_finished_one_left_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("learn", "spring", "--seed", "99", "--executions", "2", "--out", "cut")
+    assert run(*options, "--episodes", "4", "--tensorboard") == 130
+    monkeypatch.setattr("bayespilco.runs.learning.learn_episode", lambda *given: small_run(4).records[len(given[2])])
+    capsys.readouterr()
+    assert run("resume", "cut") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Resuming spring with bayes-filter, seed 99 after 2 of 4 episodes, into cut" in shown
+    assert "Episode 2 of 4" not in shown and "Episode 3 of 4" in shown and "executed 2 times" in shown
+    assert np.array_equal(Run.load("cut").policy.offset, small_run(4).policy.offset)
+    before = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in Path("cut").iterdir() if file.is_file()}
+    assert {"costs.png", "learning.png", "states.png"} <= {file.name for file in before}
+    assert run("resume", "cut") == 0
+    assert capsys.readouterr().out == "Nothing to do: the run in cut is finished, with 4 episodes.\n"
+    after = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in Path("cut").iterdir() if file.is_file()}
+    assert after == before
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_picture_that_is_missing_is_drawn_by_resuming() -> None:
+    assert run("learn", "spring", "--episodes", "1", "--executions", "2", "--out", "first") == 0
+    executed = Path("first/evaluation.safetensors").read_bytes()
+    for name in ("states.png", "evaluation.json"):
+        Path("first", name).unlink()
+    assert run("resume", "first") == 0
+    assert Path("first/states.png").exists() and Path("first/evaluation.json").exists()
+    assert Path("first/evaluation.safetensors").read_bytes() == executed
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_can_be_given_more_episodes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("learn", "spring", "--episodes", "1", "--executions", "2", "--out", "first") == 0
+    assert run("resume", "first", "--episodes", "3") == 0
+    assert run("learn", "spring", "--episodes", "3", "--executions", "2", "--out", "second") == 0
+    for file in Path("second").iterdir():
+        assert Path("first", file.name).read_bytes() == file.read_bytes(), file.name
+    capsys.readouterr()
+    assert run("resume", "first", "--episodes", "2") == 2
+    assert "has 3 episodes already; given 2" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_is_repeated_from_its_configuration() -> None:
+    assert run("learn", "spring", "--episodes", "2", "--points", "7", "--executions", "2", "--out", "first") == 0
+    assert run("learn", "first/config.toml", "--seed", "5", "--training", "direct") == 0
+    config = runs.Config.read(Path("runs/spring-bayes-filter-5/config.toml"))
+    assert config == runs.Config("spring", Settings(episodes=2, points=7, seed=5, training="direct"), executions=2)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_of_another_version_is_resumed_with_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("learn", "spring", "--seed", "99", "--episodes", "5", "--out", "cut") == 130
+    text = Path("cut/config.toml").read_text().replace(f'"{runs.Config("").version}"', '"0.0.7"')
+    Path("cut/config.toml").write_text(text.replace("99", "98").replace("episodes = 5", "episodes = 3"))
+    capsys.readouterr()
+    assert run("resume", "cut") == 0
+    assert "begun by bayespilco 0.0.7" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("undrawn")
+def test_a_full_disk_ends_with_a_sentence_and_the_last_good_state(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[object] = []
+
+    def fsync(descriptor: int) -> None:
+        """Room for the configuration, one episode and its line; each is followed by the directory's own."""
+        written.append(descriptor)
+        if len(written) > 6:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr("os.fsync", fsync)
+        assert run("learn", "spring", "--episodes", "3", "--executions", "2", "--out", "full") == 2
+    assert capsys.readouterr().err == (
+        "bayespilco: Cannot write full/episode-01.safetensors: No space left on device. "
+        "1 of 3 episodes are saved in full; go on with: bayespilco resume full\n"
+    )
+    names = ["config.toml", "episode-00.safetensors", "metrics.jsonl"]
+    assert sorted(file.name for file in Path("full").iterdir()) == names
+    assert run("resume", "full") == 0
+    assert len(Run.load("full").records) == 3
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_file_size_limit_is_met_in_the_middle_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernel itself refuses to write on: what a full disk does, without one."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    try:
+        assert run("learn", "spring", "--episodes", "2", "--out", "full") == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    error = capsys.readouterr().err
+    assert error.startswith("bayespilco: Cannot write full/episode-00.safetensors: File too large.")
+    assert error.count("\n") == 1
+    assert [file.name for file in Path("full").iterdir()] == ["config.toml"]
+
+
+@pytest.mark.skipif(not Path("/sys").is_dir(), reason="needs a directory that even root cannot write to")
+def test_a_directory_that_cannot_be_written_to(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("learn", "spring", "--out", "/sys/run") == 2
+    assert re.match(r"bayespilco: Cannot write to /sys/run: [\w ]+\.\n$", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -100,14 +222,18 @@ def test_an_interruption_keeps_what_was_learned(capsys: pytest.CaptureFixture[st
         (["learn", "cartpole"], "Unknown task 'cartpole'; there are: cart-pole, spring. Did you mean 'cart-pole'?"),
         (["learn", "spring", "--method", "pilko"], "Did you mean 'pilco'?"),
         (["learn", "spring", "--training", "indirect"], "Did you mean 'direct'?"),
-        (["learn", "spring", "--episodes", "0"], "--episodes must be at least 1; given 0."),
-        (["learn", "spring", "--executions", "-1"], "--executions must be at least 1; given -1."),
-        (["learn", "spring", "--seed", "-1"], "--seed must be at least 0; given -1."),
+        (["learn", "spring", "--episodes", "0"], "episodes must be at least 1; given 0."),
+        (["learn", "spring", "--executions", "-1"], "executions must be at least 1; given -1."),
+        (["learn", "spring", "--seed", "-1"], "seed must be at least 0; given -1."),
         (["learn", "spring", "--episodes", "many"], "--episodes"),
         (["learn"], "task"),
         (["learn", "spring", "--outt", "x"], "--out"),
         (["lern"], "lern"),
         (["learn", "spring", "--out", "file"], "file is a file; give a directory."),
+        (["learn", "missing.toml"], "missing.toml cannot be read"),
+        (["resume", "nowhere"], "nowhere is not the directory of a run: it has no config.toml."),
+        (["resume", "file"], "file is not the directory of a run"),
+        (["resume"], "directory"),
         (["learn", "spring", "--out", "file/below"], "Cannot write to file/below: Not a directory."),
     ],
 )
@@ -129,6 +255,11 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for name in [*tasks.TASKS, *METHODS, "--seed", "--force", "costs.png"]:
         assert name in shown
+    words = " ".join(shown.replace("│", " ").split())
+    for name, value in runs.Config("").entries().items():
+        assert name in ("task", "version") or re.search(rf"--{name} [^-]*\[default: \({value}\)\]", words), name
+    assert run("resume", "--help") == 0
+    assert "kill -9" in capsys.readouterr().out
 
 
 def test_lists_are_complete(capsys: pytest.CaptureFixture[str]) -> None:

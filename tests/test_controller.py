@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import bayespilco
-from bayespilco import Controller, Gaussian, Task, export, runs, tasks
+from bayespilco import Controller, Gaussian, Task, export, tasks
 from bayespilco.cli import main
 from bayespilco.execution import Learned, filtered, unfiltered
 from bayespilco.tasks import Component
@@ -123,10 +123,8 @@ print(heavy)
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    saved = runs.RunDirectory(tmp_path / "run", runs.Config("spring", "bayes-filter", 0, "evidence", 2, 50, 150))
-    for record in small_run().records:
-        saved.add(record)
-    return saved.path
+    small_run().save(tmp_path / "run")
+    return tmp_path / "run"
 
 
 def test_export_writes_a_file_that_numpy_alone_can_run(

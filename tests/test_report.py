@@ -22,7 +22,7 @@ def test_costs_per_step_are_those_of_the_run() -> None:
     (ax,) = report.draw_costs(run, executed).axes
     predicted, mean = ax.get_lines()
     time = run.task.dt * np.arange(run.task.steps + 1)
-    assert np.allclose(predicted.get_xydata(), np.stack([time, run.prediction.cost_mean], axis=1))
+    assert np.allclose(predicted.get_xydata(), np.stack([time, run.prediction().cost_mean], axis=1))
     assert np.allclose(mean.get_xydata(), np.stack([time, np.asarray(executed.costs).mean(axis=0)], axis=1))
     assert "[s]" in ax.get_xlabel()
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
@@ -47,7 +47,7 @@ def test_every_state_and_action_has_its_panel_and_unit() -> None:
     axes = [ax for ax in figure.axes if ax.axison]
     assert [ax.get_ylabel() for ax in axes] == ["position [m]", "velocity [m/s]", "force [N]"]
     predicted, *each = axes[1].get_lines()
-    assert np.allclose(predicted.get_ydata(), run.prediction.state_mean[:, 1])
+    assert np.allclose(predicted.get_ydata(), run.prediction().state_mean[:, 1])
     assert len(each) == 2
     assert np.allclose(each[1].get_ydata(), executed.states[1, :, 1])
 

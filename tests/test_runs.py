@@ -11,22 +11,20 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
-from bayespilco import Episode, runs, tasks
+from bayespilco import Episode, Run, Settings, runs, tasks
 from bayespilco.algorithm import Record
 from bayespilco.runs.arrays import read_module, write_module
 from bayespilco.training.direct import DirectFit
 from tests.small_run import small_run
 
-CONFIG = runs.Config("spring", "bayes-filter", 0, "evidence", 2, 50, 150)
+CONFIG = runs.Config("spring", Settings(episodes=2))
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """A saved run."""
-    saved = runs.RunDirectory(tmp_path / "run", CONFIG)
-    for record in small_run().records:
-        saved.add(record)
-    return saved.path
+    small_run().save(tmp_path / "run")
+    return tmp_path / "run"
 
 
 def assert_same(one: object, other: object) -> None:
@@ -41,7 +39,7 @@ def assert_same(one: object, other: object) -> None:
 
 
 def test_a_run_comes_back_bit_for_bit(directory: Path) -> None:
-    assert_same(runs.load(directory), small_run())
+    assert_same(Run.load(directory), small_run())
 
 
 def test_a_fit_by_the_direct_method_comes_back_too(tmp_path: Path) -> None:
@@ -53,11 +51,11 @@ def test_a_fit_by_the_direct_method_comes_back_too(tmp_path: Path) -> None:
 
 
 def test_executions_come_back_with_their_leading_axis(tmp_path: Path) -> None:
-    saved = runs.RunDirectory(tmp_path, CONFIG)
     assert runs.load_evaluation(tmp_path) is None
     one = small_run().records[0].episode
     many = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), one)
-    saved.add_evaluation(many)
+    with runs.RunDirectory.create(tmp_path, CONFIG, tasks.spring()) as directory:
+        directory.keep_evaluation(many)
     said = json.loads((tmp_path / "evaluation.json").read_text())
     totals = np.asarray(many.costs).sum(axis=1)
     assert said["executions"] == len(totals) and np.isclose(said["executed_cost"], totals.mean(), rtol=1e-12)
@@ -66,10 +64,10 @@ def test_executions_come_back_with_their_leading_axis(tmp_path: Path) -> None:
 
 def test_an_interrupted_run_loads_as_far_as_it_came(directory: Path) -> None:
     (directory / "episode-01.safetensors").unlink()
-    assert len(runs.load(directory).records) == 1
+    assert len(Run.load(directory).records) == 1
     (directory / "episode-00.safetensors").unlink()
     with pytest.raises(ValueError, match="no finished episode"):
-        runs.load(directory)
+        Run.load(directory)
 
 
 def test_config_and_metrics_are_text(directory: Path) -> None:
@@ -130,16 +128,16 @@ def test_a_bad_file_is_refused_by_name(directory: Path, damage: str) -> None:
     else:
         write_module(file, eqx.tree_at(lambda r: r.fit.dynamics.gp.weights, record, jnp.full((2, 20), jnp.nan)))
     with pytest.raises(ValueError, match=r"episode-01\.safetensors"):
-        runs.load(directory)
+        Run.load(directory)
 
 
 def test_a_record_of_another_task_is_refused(directory: Path) -> None:
     other = CONFIG.text().replace("spring", "cart-pole")
     (directory / "config.toml").write_text(other)
     with pytest.raises(ValueError, match=r"episode-00\.safetensors"):
-        runs.load(directory)
+        Run.load(directory)
     with pytest.raises(ValueError, match="of the task 'cart-pole'; given 'spring'"):
-        runs.load(directory, task=tasks.spring())
+        Run.load(directory, task=tasks.spring())
 
 
 WRONG_TYPE = CONFIG.text().replace("seed = 0", 'seed = "0"')
@@ -149,28 +147,71 @@ WRONG_TYPE = CONFIG.text().replace("seed = 0", 'seed = "0"')
 def test_a_bad_config_is_refused_by_name(directory: Path, text: str) -> None:
     (directory / "config.toml").write_text(text)
     with pytest.raises(ValueError, match=r"config\.toml"):
-        runs.load(directory)
+        Run.load(directory)
+
+
+def test_an_unknown_entry_of_a_config_is_refused_with_a_suggestion(directory: Path) -> None:
+    (directory / "config.toml").write_text(CONFIG.text() + "evalutions = 3\n")
+    with pytest.raises(ValueError, match=r"config\.toml: 'evalutions'; there are.*Did you mean 'evaluations'\?"):
+        Run.load(directory)
+    (directory / "config.toml").write_text(CONFIG.text().replace('"bayes-filter"', '"bayes-filtre"'))
+    with pytest.raises(ValueError, match=r"config\.toml: Unknown method 'bayes-filtre'; there are.*'bayes-filter'\?"):
+        Run.load(directory)
+
+
+def test_a_config_that_a_person_writes_may_leave_out_what_is_as_by_default(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('task = "spring"\nseed = 3\n')
+    assert runs.Config.read(tmp_path / "config.toml", complete=False) == runs.Config("spring", Settings(seed=3))
+    with pytest.raises(ValueError, match=r"config\.toml lacks method, episodes, "):
+        runs.Config.read(tmp_path / "config.toml")
+
+
+def test_a_run_of_another_version_says_so(directory: Path) -> None:
+    (directory / "config.toml").write_text(dataclasses.replace(CONFIG, version="0.0.7").text())
+    with pytest.warns(UserWarning, match=r"was begun by bayespilco 0\.0\.7"):
+        assert_same(Run.load(directory).records, small_run().records)
+
+
+def test_a_file_of_another_format_says_so(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bayespilco.runs.arrays.FORMAT", "bayespilco 1")
+    small_run().save(directory, force=True)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"episode-00\.safetensors .*not written by this version.*by 'bayespilco 1'"):
+        Run.load(directory)
+
+
+def test_a_missing_episode_is_named(directory: Path) -> None:
+    (directory / "episode-00.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"episode-00\.safetensors is missing, though episode-01"):
+        Run.load(directory)
+
+
+def test_the_directory_of_a_run_is_written_by_one_process_at_a_time(directory: Path) -> None:
+    with runs.RunDirectory.open(directory), pytest.raises(ValueError, match="Another process"):
+        small_run().save(directory, force=True)
+    small_run().save(directory, force=True)
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not the directory of a run"):
-        runs.load(tmp_path)
+        Run.load(tmp_path)
 
 
 def test_force_replaces_a_run_and_nothing_else(directory: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not empty"):
-        runs.RunDirectory(directory, CONFIG)
+        small_run().save(directory)
     notes = directory / "notes.txt"
     notes.write_text("mine")
-    runs.RunDirectory(directory, CONFIG, force=True)
-    assert sorted(file.name for file in directory.iterdir()) == ["config.toml", "notes.txt"]
+    small_run(1).save(directory, force=True)
+    left = sorted(file.name for file in directory.iterdir())
+    assert left == ["config.toml", "episode-00.safetensors", "metrics.jsonl", "notes.txt"]
 
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("mine")
     with pytest.raises(ValueError, match="not a run"):
-        runs.RunDirectory(tmp_path / "thesis", CONFIG, force=True)
+        small_run().save(tmp_path / "thesis", force=True)
     with pytest.raises(ValueError, match="is a file"):
-        runs.RunDirectory(notes, CONFIG)
+        small_run().save(notes)
 
 
 def test_a_failed_write_leaves_the_old_file(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

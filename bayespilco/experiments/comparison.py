@@ -24,14 +24,15 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayespilco import prediction, runs
-from bayespilco.algorithm import FRESH, METHODS, Fit, Record, Run, find, learn
+from bayespilco import prediction
+from bayespilco.algorithm import FRESH, METHODS, Fit, find
 from bayespilco.episode import batch
 from bayespilco.execution import execute_many, rehearse
 from bayespilco.improvement import Problem, search
 from bayespilco.policy import Policy
 from bayespilco.precision import as_float64, float64
 from bayespilco.prediction import Prediction, Predictor, predict
+from bayespilco.runs import Run, learn, resume
 from bayespilco.runs.arrays import read_module, write_module
 from bayespilco.runs.directory import POLICIES
 from bayespilco.runs.files import write
@@ -146,28 +147,30 @@ def collect(study: Study, seed: int, directory: Path) -> None:
     clock, marker, spent = Clock(), data_file(directory), directory / "data-seconds.json"
     directory.mkdir(parents=True, exist_ok=True)
     earlier: list[dict[str, float]] = json.loads(spent.read_text()) if spent.exists() else []
-    config = runs.Config(study.task, COLLECTOR, seed, "evidence", study.episodes, study.points, study.collecting)
-    folder = runs.RunDirectory(directory / "data", config, force=(directory / "data").exists())
 
-    def keep(record: Record) -> None:
-        folder.add(record)
+    def note(_: Run) -> None:
         write(spent, json.dumps([*earlier, dataclasses.asdict(clock.taken())]).encode())
 
-    learn(
-        study.task,
-        COLLECTOR,
-        episodes=study.episodes,
-        seed=seed,
-        points=study.points,
-        evaluations=study.collecting,
-        on_record=keep,
-    )
+    data = directory / "data"
+    if (data / "config.toml").exists():
+        resume(data, callbacks=[note])
+    else:
+        learn(
+            study.task,
+            COLLECTOR,
+            episodes=study.episodes,
+            seed=seed,
+            points=study.points,
+            evaluations=study.collecting,
+            out=data,
+            callbacks=[note],
+        )
     write(marker, spent.read_bytes())
 
 
 def train_direct(study: Study, directory: Path) -> None:
     """The paper's training on the same data."""
-    clock, task, run = Clock(), study.make_task(), runs.load(directory / "data")
+    clock, task, run = Clock(), study.make_task(), Run.load(directory / "data")
     fit = fit_direct(
         batch([record.episode for record in run.records]),
         task.dynamics_features,
@@ -181,7 +184,7 @@ def train_direct(study: Study, directory: Path) -> None:
 @float64
 def compare(study: Study, seed: int, part: Part, directory: Path) -> None:
     """Optimise a part's policy on the model of the common data, predict it, execute it, and rehearse it."""
-    clock, task, run = Clock(), study.make_task(), runs.load(directory / "data")
+    clock, task, run = Clock(), study.make_task(), Run.load(directory / "data")
     fit: Fit = run.records[-1].fit if part.training == "evidence" else read_direct(study, directory).fit
     dynamics = fit.dynamics
     problem = Problem(part.predictor, dynamics, task.initial, task.cost, task.steps)
@@ -227,7 +230,7 @@ def part_file(directory: Path, part: Part) -> Path:
 
 
 def read_run(directory: Path) -> Run:
-    return runs.load(directory / "data")
+    return Run.load(directory / "data")
 
 
 def read_taken(directory: Path) -> list[Taken]:

@@ -3,13 +3,15 @@
 Figures are made without pyplot, so that drawing neither needs a display nor changes the caller's own plotting.
 """
 
+from io import BytesIO
 from pathlib import Path
 
-from bayespilco.algorithm import Run
 from bayespilco.episode import Episode
 from bayespilco.report.costs import draw_costs as draw_costs
 from bayespilco.report.learning import draw_learning as draw_learning
 from bayespilco.report.states import draw_states as draw_states
+from bayespilco.runs import Run
+from bayespilco.runs.files import write
 
 
 def save_figures(run: Run, executed: Episode, directory: Path | str) -> list[Path]:
@@ -21,6 +23,8 @@ def save_figures(run: Run, executed: Episode, directory: Path | str) -> list[Pat
     }
     paths = []
     for name, figure in figures.items():
+        picture = BytesIO()
+        figure.savefig(picture)
         paths.append(Path(directory) / name)
-        figure.savefig(paths[-1])
+        write(paths[-1], picture.getvalue())
     return paths

@@ -3,9 +3,9 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from bayespilco.algorithm import Run
 from bayespilco.episode import Episode
 from bayespilco.report.style import EXECUTED, PREDICTED, band, new_figure
+from bayespilco.runs import Run
 
 
 def draw_costs(run: Run, executed: Episode) -> Figure:
@@ -15,7 +15,7 @@ def draw_costs(run: Run, executed: Episode) -> Figure:
         executed: Executions of the final policy, `run.evaluate()`.
     """
     costs = np.asarray(executed.costs)
-    predicted = run.prediction
+    predicted = run.prediction()
     time = run.task.dt * np.arange(costs.shape[1])
     figure, axes = new_figure(1, 1, 6.4, 4.0)
     ax = axes[0, 0]

@@ -4,9 +4,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from bayespilco.algorithm import Run
 from bayespilco.episode import Episode
 from bayespilco.report.style import EXECUTED, PREDICTED, QUIET, new_figure
+from bayespilco.runs import Run
 
 
 def draw_learning(run: Run, executed: Episode) -> Figure:

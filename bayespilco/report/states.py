@@ -3,9 +3,9 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from bayespilco.algorithm import Run
 from bayespilco.episode import Episode
 from bayespilco.report.style import EXECUTED, PREDICTED, band, new_figure
+from bayespilco.runs import Run
 
 COLUMNS = 2
 
@@ -14,7 +14,7 @@ def draw_states(run: Run, executed: Episode, count: int = 5) -> Figure:
     """Every state and action over time: predicted mean and two standard deviations, and a few executions."""
     if executed.states is None:
         raise ValueError("These executions have no latent states to draw: they were not simulated.")
-    task, predicted = run.task, run.prediction
+    task, predicted = run.task, run.prediction()
     panels = [
         (str(component), np.asarray(mean), np.asarray(cov), np.asarray(values)[:count])
         for components, mean, cov, values in (

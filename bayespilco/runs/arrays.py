@@ -34,7 +34,15 @@ def write_module(path: Path, module: eqx.Module) -> None:
     named = leaves(module)
     tensors = {name: leaf for name, leaf in named.items() if isinstance(leaf, np.ndarray)}
     values = {name: json.dumps(leaf) for name, leaf in named.items() if name not in tensors}
-    write(path, save(tensors, {"format": FORMAT, **values}))
+    write(path, _in_order(save(tensors, {"format": FORMAT, **values})))
+
+
+def _in_order(content: bytes) -> bytes:
+    """The same file with its metadata sorted: safetensors shuffles them, and equal modules are to be equal files."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:end]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # the arrays begin at a multiple of 8
+    return len(header).to_bytes(8, "little") + header + content[end:]
 
 
 def leaves(module: eqx.Module) -> Leaves:
@@ -76,16 +84,16 @@ def _read(path: Path) -> Leaves:
             tensors = {name: jnp.asarray(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} cannot be read: {error}. It may be damaged, cut short or of another kind.") from error
-    if (written := metadata.pop("format", None)) != FORMAT:
-        known = written is not None and written.startswith(FORMAT.split()[0])
-        by = f"another version of it (format {written!r}, this one reads {FORMAT!r})" if known else "something else"
-        raise ValueError(f"{path} was not written by this bayespilco, but by {by}.")
+    written = metadata.pop("format", "something else")
+    if written != FORMAT:
+        raise ValueError(f"{path} was not written by this version of bayespilco ({FORMAT!r}), but by {written!r}.")
+    try:
+        values = {name: json.loads(value) for name, value in metadata.items()}
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error} in its metadata.") from error
     if odd := [name for name, tensor in tensors.items() if tensor.dtype not in (np.float64, np.bool_)]:
         raise ValueError(f"{path} is damaged: {odd[0]!r} is of type {tensors[odd[0]].dtype}, not float64.")
-    try:
-        return tensors | {name: json.loads(value) for name, value in metadata.items()}
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+    return tensors | values
 
 
 def build(kind: type[M], stored: Leaves, known: Mapping[str, Any], prefix: str = "") -> M:

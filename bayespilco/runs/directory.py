@@ -1,107 +1,123 @@
-"""The directory of a run: created, added to after every episode, and loaded again."""
+"""The directory of a run: created, added to after every episode, opened again, and read."""
 
 import dataclasses
 import json
-import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bayespilco.algorithm import METHODS, Record, Run, find
+from bayespilco.algorithm import Record, find
 from bayespilco.episode import Episode
 from bayespilco.policy import LinearPolicy, RBFPolicy
 from bayespilco.runs.arrays import read_module, write_module
-from bayespilco.runs.files import write
+from bayespilco.runs.config import Config
+from bayespilco.runs.files import reserved, unfinished, write
 from bayespilco.tasks import TASKS, Task
 from bayespilco.training.direct import DirectFit
 from bayespilco.training.evidence import EvidenceFit
-from bayespilco.version import VERSION
 
 CONFIG, METRICS = "config.toml", "metrics.jsonl"
 EVALUATION, SUMMARY = "evaluation.safetensors", "evaluation.json"
+EPISODES, EVENTS = "episode-[0-9]*.safetensors", "tensorboard/events.out.tfevents.*"
 POLICIES = {"rbf": RBFPolicy, "linear": LinearPolicy}
 FITS = {"evidence": EvidenceFit, "direct": DirectFit}
 PICTURES = ("costs.png", "learning.png", "states.png")
-OWN_FILES = (CONFIG, METRICS, EVALUATION, SUMMARY, "episode-[0-9]*.safetensors", *PICTURES)
+RESULTS = (EVALUATION, SUMMARY, *PICTURES)
+"""What is made of the last policy, when all episodes are learned."""
+OWN_FILES = (METRICS, *RESULTS, EPISODES, EVENTS, CONFIG)
 """What a run's directory may contain: all that `force` ever deletes."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """What was asked for: enough to run it again."""
+class RunDirectory:
+    """Where a run is written to, while one of its two context managers keeps other processes from writing there too."""
 
-    task: str
-    method: str
-    seed: int
-    training: str
-    episodes: int
-    points: int
-    evaluations: int
-    version: str = VERSION
-
-    def text(self) -> str:
-        # A JSON string or integer is a TOML one too.
-        return "".join(f"{name} = {json.dumps(value)}\n" for name, value in dataclasses.asdict(self).items())
+    def __init__(self, path: Path, config: Config, task: Task, records: tuple[Record, ...] = ()) -> None:
+        """Use `create` or `open`."""
+        self.path, self.config, self.task, self.records = path, config, task, records
 
     @classmethod
-    def read(cls, path: Path) -> "Config":
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ValueError(f"{path.parent} is not the directory of a run: it has no {path.name}.") from None
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
-        kinds = {field.name: field.type for field in dataclasses.fields(cls)}
-        if values.keys() != kinds.keys() or any(type(values[name]) is not kind for name, kind in kinds.items()):
-            raise ValueError(f"{path} must have exactly the entries {', '.join(kinds)}; it has {values}.")
-        return cls(**values)
-
-
-class RunDirectory:
-    """Where a run is written to. Every file is complete at any time, so an interrupted run can be loaded too."""
-
-    def __init__(self, path: Path | str, config: Config, *, force: bool = False) -> None:
+    @contextmanager
+    def create(cls, path: Path | str, config: Config, task: Task, *, force: bool = False) -> Iterator["RunDirectory"]:
         """Start a run in a new or empty directory; with `force`, in place of an earlier run."""
-        self.path = Path(path)
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"{self.path} is a file; give a directory.")
-        if self.path.is_dir() and any(self.path.iterdir()):
-            if not force:
-                raise ValueError(
-                    f"The directory {self.path} is not empty. Choose another, or replace the run in it with --force."
-                )
-            self._remove_earlier_run()
+        path = Path(path)
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{path} is a file; give a directory.")
+        found = path.is_dir() and set(path.iterdir()) - set(unfinished(path, CONFIG))
+        if found and not force:
+            hint = f", go on with it (`bayespilco resume {path}`)" if (path / CONFIG).exists() else ""
+            raise ValueError(
+                f"The directory {path} is not empty. Choose another{hint}, or replace the run in it with --force."
+            )
+        if found and not (path / CONFIG).exists():
+            raise ValueError(f"{path} is not empty and not a run of bayespilco: --force does not touch it.")
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            write(self.path / CONFIG, config.text().encode())
+            path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ValueError(f"Cannot write to {self.path}: {error.strerror or error}.") from error
-        self._lines: list[str] = []
+            raise ValueError(f"Cannot write to {path}: {error.strerror or error}.") from error
+        with reserved(path):
+            for pattern in OWN_FILES:  # the configuration last: until then it is a run, and can be forced again
+                for file in (*path.glob(pattern), *unfinished(path, pattern)):
+                    file.unlink()
+            write(path / CONFIG, config.text().encode())
+            yield cls(path, config, task)
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path | str, task: Task | None = None) -> Iterator["RunDirectory"]:
+        """Open the directory of an interrupted run, to go on with it; `task` if it is not a built-in one."""
+        path = Path(path)
+        config, task = read_config(path, task)
+        with reserved(path):
+            directory = cls(path, config, task, read_records(path, config, task))
+            for pattern in OWN_FILES:
+                for file in unfinished(path, pattern):
+                    file.unlink()
+            if directory.records and not directory.finished:
+                directory._write_metrics()  # the line of the last episode may be missing
+            yield directory
 
     @property
-    def episodes(self) -> int:
-        """How many records have been added."""
-        return len(self._lines)
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return len(self.records) >= self.config.settings.episodes and all(
+            (self.path / name).exists() for name in RESULTS
+        )
 
-    def add(self, record: Record) -> None:
-        """Save what one episode taught: an `on_record` for `learn`."""
-        number = len(self._lines)
-        write_module(self.path / _record_name(number), record)
-        self._lines.append(json.dumps({"episode": number, **metrics(record)}) + "\n")
-        write(self.path / METRICS, "".join(self._lines).encode())
+    @property
+    def has_tensorboard(self) -> bool:
+        return any(self.path.glob(EVENTS))
 
-    def add_evaluation(self, executed: Episode) -> None:
+    def keep(self, records: Sequence[Record]) -> None:
+        """Save what is new among the records of the run."""
+        for number in range(len(self.records), len(records)):
+            write_module(self.path / record_name(number), records[number])
+            self.records += (records[number],)
+            self._write_metrics()
+
+    def _write_metrics(self) -> None:
+        lines = (json.dumps({"episode": n, **metrics(record)}) + "\n" for n, record in enumerate(self.records))
+        write(self.path / METRICS, "".join(lines).encode())
+
+    def keep_evaluation(self, executed: Episode) -> None:
         """Save executions of the final policy (`Run.evaluate`), and what they come to."""
         write_module(self.path / EVALUATION, executed)
         write(self.path / SUMMARY, (json.dumps(summary(executed), indent=2) + "\n").encode())
 
-    def _remove_earlier_run(self) -> None:
-        if not (self.path / CONFIG).exists():
-            raise ValueError(f"{self.path} is not empty and not a run of bayespilco: --force does not touch it.")
-        for pattern in OWN_FILES:
-            for file in self.path.glob(pattern):
-                file.unlink()
+    def extend(self, episodes: int) -> None:
+        """Ask for more episodes than at first."""
+        if episodes < len(self.records):
+            raise ValueError(f"The run in {self.path} has {len(self.records)} episodes already; given {episodes}.")
+        settings = dataclasses.replace(self.config.settings, episodes=episodes)
+        if settings == self.config.settings:
+            return
+        # First what was made of the last policy, which will not be the last: results are never those of another.
+        for name in RESULTS:
+            (self.path / name).unlink(missing_ok=True)
+        self.config = dataclasses.replace(self.config, settings=settings)
+        write(self.path / CONFIG, self.config.text().encode())
 
 
 def metrics(record: Record) -> dict[str, Any]:
@@ -132,25 +148,32 @@ def summary(executed: Episode) -> dict[str, Any]:
     }
 
 
-def load(path: Path | str, task: Task | None = None) -> Run:
-    """Load a run, finished or not; all arrays are those that were learned, to the bit.
-
-    Args:
-        task: The task that was learned, if it is not a built-in one.
-    """
-    path = Path(path)
+def read_config(path: Path, task: Task | None) -> tuple[Config, Task]:
+    """The configuration in a run's directory, and the task that it names (`task` if it is not a built-in one)."""
+    if not (path / CONFIG).exists():
+        raise ValueError(f"{path} is not the directory of a run: it has no {CONFIG}.")
     config = Config.read(path / CONFIG)
-    find(METHODS, config.method, "method")
-    task = task if task is not None else find(TASKS, config.task, "task")()
+    if task is None:
+        if config.task not in TASKS:
+            raise ValueError(
+                f"The run in {path} is of the task {config.task!r}, which is not built in: in Python, give `task=`."
+            )
+        task = TASKS[config.task]()
     if task.name != config.task:
         raise ValueError(f"The run in {path} is of the task {config.task!r}; given {task.name!r}.")
-    known = _not_in_the_file(task, config.training)
+    return config, task
+
+
+def read_records(path: Path, config: Config, task: Task) -> tuple[Record, ...]:
+    """All records in a run's directory."""
+    known = _not_in_the_file(task, config.settings.training)
     records: list[Record] = []
-    while (file := path / _record_name(len(records))).exists():
+    while (file := path / record_name(len(records))).exists():
         records.append(read_module(file, Record, known))
-    if not records:
-        raise ValueError(f"The run in {path} has no finished episode: there is no {_record_name(0)}.")
-    return Run(task, config.method, config.seed, config.training, tuple(records))
+    read = {record_name(number) for number in range(len(records))}
+    if later := {file.name for file in path.glob(EPISODES)} - read:
+        raise ValueError(f"{file} is missing, though {min(later)} is there. Delete the later ones to learn it again.")
+    return tuple(records)
 
 
 def _not_in_the_file(task: Task, training: str) -> dict[str, Any]:
@@ -170,5 +193,5 @@ def load_evaluation(path: Path | str) -> Episode | None:
     return read_module(file, Episode, {}, batched=True) if file.exists() else None
 
 
-def _record_name(number: int) -> str:
+def record_name(number: int) -> str:
     return f"episode-{number:02d}.safetensors"

@@ -1,0 +1,79 @@
+"""A whole run of `learn`, and what can be asked of it."""
+
+import warnings
+from pathlib import Path
+
+import equinox as eqx
+import jax
+
+from bayespilco.algorithm import METHODS, Record, Settings
+from bayespilco.controller import Controller
+from bayespilco.dynamics import Dynamics
+from bayespilco.episode import Episode
+from bayespilco.execution import execute_many
+from bayespilco.policy import Policy
+from bayespilco.precision import float64
+from bayespilco.prediction import Prediction
+from bayespilco.runs.config import Config
+from bayespilco.runs.directory import RunDirectory, read_config, read_records, record_name
+from bayespilco.tasks import Task
+
+
+class Run(eqx.Module):
+    """What was asked for, and a record of every episode. The last one has the policy that was learned."""
+
+    task: Task
+    settings: Settings = eqx.field(static=True)
+    records: tuple[Record, ...]
+
+    @property
+    def method(self) -> str:
+        return self.settings.method
+
+    @property
+    def policy(self) -> Policy:
+        return self.records[-1].policy
+
+    @property
+    def dynamics(self) -> Dynamics:
+        return self.records[-1].dynamics
+
+    def prediction(self, episode: int = -1) -> Prediction:
+        """How the policy learned from the episodes up to this one (from 0; by default all) was predicted to do."""
+        count = len(self.records)
+        if not -count <= episode < count:
+            raise ValueError(f"This run has episodes 0 to {count - 1}; given {episode}.")
+        return self.records[episode].prediction
+
+    @property
+    def controller(self) -> Controller:
+        """What was learned, to be taken away: a new one, with the belief before its first observation."""
+        return METHODS[self.method].executor(self.policy, self.dynamics).controller(self.task, self.method)
+
+    @float64
+    def evaluate(self, executions: int = 100, seed: int = 1) -> Episode:
+        """Execute the final policy many times on the simulated plant: an `Episode` with a leading axis."""
+        executor = METHODS[self.method].executor(self.policy, self.dynamics)
+        return execute_many(self.task, executor, jax.random.split(jax.random.key(seed), executions))
+
+    @classmethod
+    def load(cls, path: Path | str, task: Task | None = None) -> "Run":
+        """Load a run, finished or not; all arrays are those that were learned, to the bit.
+
+        Args:
+            path: The run's directory.
+            task: The task that was learned, if it is not a built-in one.
+        """
+        path = Path(path)
+        config, task = read_config(path, task)
+        if other := config.other_version(path):
+            warnings.warn(other, stacklevel=2)
+        records = read_records(path, config, task)
+        if not records:
+            raise ValueError(f"The run in {path} has no finished episode: there is no {record_name(0)}.")
+        return cls(task, config.settings, records)
+
+    def save(self, path: Path | str, *, force: bool = False) -> None:
+        """Save the run in a directory, as `learn(..., out=path)` does while it learns."""
+        with RunDirectory.create(path, Config(self.task.name, self.settings), self.task, force=force) as directory:
+            directory.keep(self.records)
