@@ -230,6 +230,7 @@ def reproduce(
 ) -> None:
     """Repeat the paper's comparison of the four methods, on one data set or on many."""
     from bayespilco.console import JobsDisplay, comparison_table
+    from bayespilco.experiments.cluster import Cluster
     from bayespilco.experiments.comparison import Study
     from bayespilco.experiments.jobs import Local
     from bayespilco.experiments.reproduce import reproduce as compute
@@ -243,7 +244,7 @@ def reproduce(
     console = Console(highlight=False)
     wanted = range(first_seed, first_seed + seeds)
     try:
-        with Local(workers) as place, JobsDisplay(console) as display:
+        with (Cluster(dask, out) if dask else Local(workers)) as place, JobsDisplay(console) as display:
             failed = compute(
                 study,
                 out,

@@ -132,7 +132,8 @@ class JobsDisplay:
 
     def on_status(self, status: Status) -> None:
         running = ", ".join(f"{name} ({seconds:.0f} s)" for name, seconds in status.running.items())
-        text = f"{status.finished} of {status.total} jobs finished" + (f"; running {running}" if running else "")
+        waiting = "" if status.finished + len(status.failed) == status.total else "; waiting for a worker"
+        text = f"{status.finished} of {status.total} jobs finished" + (f"; running {running}" if running else waiting)
         self.bar.update(self.line, description=escape(text), completed=status.finished, total=status.total)
         if (status.finished, len(status.failed)) != self.said and not self.console.is_terminal:
             self.said = (status.finished, len(status.failed))

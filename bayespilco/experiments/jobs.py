@@ -6,10 +6,13 @@ in a process of its own; `Cluster` hands them to Dask, whose workers must see th
 or worker dies is started again; one that raises an error is not, and the others go on without it.
 """
 
+import dataclasses
 import multiprocessing
 import os
+import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,7 +27,8 @@ POLL = 0.1
 """Seconds between looks at what is running."""
 
 
-class Job(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Job:
     """Something to compute."""
 
     name: str
@@ -32,12 +36,20 @@ class Job(NamedTuple):
     """The file that is there when the job is finished, and not before."""
     function: Callable[..., None]
     arguments: tuple[Any, ...]
-    needs: tuple[str, ...] = ()
-    """Names of the jobs whose results this one reads."""
+    needs: tuple[Path, ...] = ()
+    """Results of other jobs that this one reads."""
+    pieces: tuple[Path, str, int] | None = None
+    """Where its work can be seen to grow: files in a directory, of a pattern, how many in the end."""
 
     @property
     def finished(self) -> bool:
         return self.result.exists()
+
+    def __str__(self) -> str:
+        if self.pieces is None:
+            return self.name
+        directory, pattern, total = self.pieces
+        return f"{self.name} {len(list(directory.glob(pattern)))}/{total}"
 
 
 class Ended(NamedTuple):
@@ -72,7 +84,7 @@ class Status(NamedTuple):
     finished: int
     total: int
     running: dict[str, float]
-    """Names, and seconds since they were started."""
+    """What they are, and seconds since they were started."""
     failed: dict[str, str]
     """Names, and the errors."""
 
@@ -89,48 +101,48 @@ def run(
     Returns:
         The errors of those that failed, by name; those that needed them are not started.
     """
-    by_name = {job.name: job for job in jobs}
     waiting = [job for job in jobs if not job.finished]
-    running: dict[str, tuple[Started, float]] = {}
-    attempts: dict[str, int] = {}
-    failed: dict[str, str] = {}
+    running: dict[Job, tuple[Started, float]] = {}
+    attempts: Counter[Job] = Counter()
+    failed: dict[Job, str] = {}
+
+    def status() -> Status:
+        now = time.monotonic()
+        return Status(
+            sum(job.finished for job in jobs),
+            len(jobs),
+            {str(job): now - since for job, (_, since) in running.items()},
+            {job.name: error for job, error in failed.items()},
+        )
+
     try:
         while waiting or running:
             for job in list(waiting):
-                if any(need in failed for need in job.needs):
-                    failed[job.name] = "not started: what it needs failed"
+                if any(other.result in job.needs for other in failed):
+                    failed[job] = "not started, as what it needs failed"
                     waiting.remove(job)
-                elif len(running) < place.size and all(by_name[need].finished for need in job.needs):
-                    running[job.name] = (place.start(job), time.monotonic())
-                    attempts[job.name] = attempts.get(job.name, 0) + 1
+                elif len(running) < place.size and all(need.exists() for need in job.needs):
+                    running[job] = (place.start(job), time.monotonic())
+                    attempts[job] += 1
                     waiting.remove(job)
-            for name, (started, _) in list(running.items()):
+            on_status(status())
+            time.sleep(POLL)
+            for job, (started, _) in list(running.items()):
                 ended = started.poll()
                 if ended is None:
                     continue
-                del running[name]
-                job = by_name[name]
+                del running[job]
                 if job.finished:  # even if its worker died right afterwards
                     on_finished(job)
-                elif ended.lost and attempts[name] < ATTEMPTS:
+                elif ended.lost and attempts[job] < ATTEMPTS:
                     waiting.insert(0, job)
                 else:
-                    failed[name] = ended.error or f"its process died {attempts[name]} times"
-            now = time.monotonic()
-            on_status(
-                Status(
-                    sum(job.finished for job in jobs),
-                    len(jobs),
-                    {name: now - since for name, (_, since) in running.items()},
-                    dict(failed),
-                )
-            )
-            if running:
-                time.sleep(POLL)
+                    failed[job] = ended.error or f"its process died, {attempts[job]} times"
+        on_status(status())
     finally:
         for started, _ in running.values():
             started.stop()
-    return failed
+    return {job.name: error for job, error in failed.items()}
 
 
 class Local:
@@ -185,13 +197,17 @@ def _work(job: Job, errors: Connection) -> None:
         raise SystemExit(1) from None
 
 
+_one_at_a_time = threading.Lock()
+
+
 def perform(job: Job) -> None:
-    """Do a job in this process, unless it was done already."""
-    startup.single_thread()
-    if not os.environ.get(startup.NO_CACHE):
-        startup.keep_compiled_code()
-    if not job.finished:
-        job.function(*job.arguments)
+    """Do a job in this process, unless it is done already. A process does one at a time."""
+    with _one_at_a_time:
+        startup.single_thread()
+        if not os.environ.get(startup.NO_CACHE):
+            startup.keep_compiled_code()
+        if not job.finished:
+            job.function(*job.arguments)
 
 
 def explain(error: BaseException) -> str:

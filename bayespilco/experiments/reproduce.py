@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from bayespilco.experiments import comparison, results
-from bayespilco.experiments.comparison import ABLATIONS, PARTS, Study
+from bayespilco.experiments.comparison import ABLATIONS, PARTS, Part, Study
 from bayespilco.experiments.jobs import Job, Place, Status, run
+from bayespilco.experiments.page import write_page
 from bayespilco.runs.files import write
 from bayespilco.version import VERSION
 
@@ -24,18 +25,19 @@ STUDY, RESULTS, CURVES = "study.json", "results.json", "curves.csv"
 def seed_jobs(study: Study, seed: int, directory: Path, *, ablations: bool) -> list[Job]:
     """What has to be computed for a seed: the data, then everything else in any order."""
     where = seed_directory(directory, seed)
-    data, direct = f"seed {seed}: data", f"seed {seed}: direct training"
-    jobs = [Job(data, comparison.data_file(where), comparison.collect, (study, seed, where))]
-    if ablations:
-        direct_result = comparison.direct_file(where)
-        jobs.append(Job(direct, direct_result, comparison.train_direct, (study, where), (data,)))
-    for part in (*PARTS, *(ABLATIONS if ablations else ())):
+    data, direct = comparison.data_file(where), comparison.direct_file(where)
+    episodes = (where / "data", "episode-*.safetensors", study.episodes)
+    collect = Job(f"seed {seed}: data", data, comparison.collect, (study, seed, where), pieces=episodes)
+    train = Job(f"seed {seed}: direct training", direct, comparison.train_direct, (study, where), (data,))
+
+    def compare(part: Part) -> Job:
         needs = (data,) if part.training == "evidence" else (data, direct)
-        name, result = f"seed {seed}: {part.name}", comparison.part_file(where, part)
-        jobs.append(Job(name, result, comparison.compare, (study, seed, part, where), needs))
-    # The comparison before its ablations; of the parts, the longest first, so that two cores end together.
-    length = {"data": 0, "filtered": 1, "unfiltered": 2, "most-likely": 3, "direct training": 4}
-    return sorted(jobs, key=lambda job: length.get(job.name.split(": ")[1], 5))
+        result = comparison.part_file(where, part)
+        return Job(f"seed {seed}: {part.name}", result, comparison.compare, (study, seed, part, where), needs)
+
+    # Of the parts that can run at the same time, the longest first.
+    jobs = [collect, *map(compare, reversed(PARTS))]
+    return [*jobs, train, *map(compare, ABLATIONS)] if ablations else jobs
 
 
 def seed_directory(directory: Path, seed: int) -> Path:
@@ -64,6 +66,7 @@ def reproduce(
     Returns:
         Errors by job, if there were any; the results are of the seeds that are complete.
     """
+    directory = directory.resolve()
     _claim(study, directory)
     each = {seed: seed_jobs(study, seed, directory, ablations=n < ablations) for n, seed in enumerate(seeds)}
     seed_of = {job.name: seed for seed, jobs in each.items() for job in jobs}
@@ -79,6 +82,7 @@ def reproduce(
     failed = run(jobs, place, on_status=on_status, on_finished=one_more)
     if results.finished(directory):
         write_results(study, directory, command)
+        write_page(directory)
     return failed
 
 

@@ -30,6 +30,7 @@ class CanDraw(Protocol):
 
 
 @float64
+@eqx.filter_jit
 def draw_many(fit: CanDraw, keys: Array) -> Dynamics:
     """A plant for each key: a `Dynamics` whose arrays have a leading axis."""
     return jax.vmap(lambda key: fit.draw(key))(keys)
