@@ -206,8 +206,8 @@ def _finish(directory: "RunDirectory", doing: str, tensorboard: bool) -> None:
 - `bayespilco reproduce --out study --seeds 10`: on ten data sets, with intervals; what is there already is kept
 - `bayespilco reproduce --out study --seeds 100 --dask tcp://head:8786`: on a cluster that shares the directory
 
-**The directory** gets results.json (all numbers), curves.csv (cost per step) and one seed-NN per data set. After an
-interruption the same command goes on."""
+**The directory** gets index.html (a page with everything; results.md is the same), results.json (all numbers), curves.csv
+(cost per step) and one seed-NN per data set. After an interruption the same command goes on."""
 )
 def reproduce(
     out: Annotated[Path, typer.Option(help="Where the study is, or is to be.")],
@@ -233,6 +233,7 @@ def reproduce(
     from bayespilco.experiments.cluster import Cluster
     from bayespilco.experiments.comparison import Study
     from bayespilco.experiments.jobs import Local
+    from bayespilco.experiments.reproduce import claim
     from bayespilco.experiments.reproduce import reproduce as compute
 
     for name, value, lowest in (("seeds", seeds, 1), ("first-seed", first_seed, 0), ("ablations", ablations, 0)):
@@ -241,6 +242,7 @@ def reproduce(
     if workers is not None and workers < 1:
         raise ValueError(f"--workers must be at least 1; given {workers}.")
     study = Study(task, episodes, points, collecting, evaluations, executions, samples)
+    claim(study, out)
     console = Console(highlight=False)
     wanted = range(first_seed, first_seed + seeds)
     try:
@@ -258,7 +260,8 @@ def reproduce(
     except KeyboardInterrupt:
         print(f"Interrupted. What is finished is in {out}; the same command goes on from there.", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    console.print(f"Results: {out / 'results.json'}", soft_wrap=True)
+    if (out / "index.html").exists():
+        console.print(f"Results: {out / 'results.json'}, {out / 'index.html'}", soft_wrap=True)
     if failed:
         for name, error in failed.items():
             print(f"bayespilco: {name} failed: {error}", file=sys.stderr)

@@ -235,6 +235,11 @@ def test_a_directory_that_cannot_be_written_to(capsys: pytest.CaptureFixture[str
         (["resume", "file"], "file is not the directory of a run"),
         (["resume"], "directory"),
         (["learn", "spring", "--out", "file/below"], "Cannot write to file/below: Not a directory."),
+        (["reproduce"], "--out"),
+        (["reproduce", "--out", "x", "--seeds", "0"], "--seeds must be at least 1; given 0."),
+        (["reproduce", "--out", "x", "--workers", "0"], "--workers must be at least 1; given 0."),
+        (["reproduce", "--out", "x", "--task", "spirng"], "Did you mean 'spring'?"),
+        (["reproduce", "--out", "file"], "file is neither empty nor the directory of a study"),
     ],
 )
 def test_mistakes_get_one_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

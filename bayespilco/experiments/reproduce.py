@@ -66,8 +66,8 @@ def reproduce(
     Returns:
         Errors by job, if there were any; the results are of the seeds that are complete.
     """
+    claim(study, directory)
     directory = directory.resolve()
-    _claim(study, directory)
     each = {seed: seed_jobs(study, seed, directory, ablations=n < ablations) for n, seed in enumerate(seeds)}
     seed_of = {job.name: seed for seed, jobs in each.items() for job in jobs}
 
@@ -86,7 +86,7 @@ def reproduce(
     return failed
 
 
-def _claim(study: Study, directory: Path) -> None:
+def claim(study: Study, directory: Path) -> None:
     """Make the directory this study's, or find that it is."""
     settings = dataclasses.asdict(study)
     file = directory / STUDY
