@@ -206,8 +206,8 @@ def _finish(directory: "RunDirectory", doing: str, tensorboard: bool) -> None:
 - `bayespilco reproduce --out study --seeds 10`: on ten data sets, with intervals; what is there already is kept
 - `bayespilco reproduce --out study --seeds 100 --dask tcp://head:8786`: on a cluster that shares the directory
 
-**The directory** gets index.html (a page with everything; results.md is the same), results.json (all numbers), curves.csv
-(cost per step) and one seed-NN per data set. After an interruption the same command goes on."""
+**The directory** gets index.html (a page with everything; results.md is the same), results.json (all numbers),
+curves.csv (cost per step) and one seed-NN per data set. After an interruption the same command goes on."""
 )
 def reproduce(
     out: Annotated[Path, typer.Option(help="Where the study is, or is to be.")],
