@@ -142,8 +142,8 @@ class JobsDisplay:
 
 def comparison_table(seed: dict[str, Any]) -> Table:
     """The four methods on one data set."""
-    head = ("predicted", "sampled", "executed", "last step", "success", "gain", "band covers")
-    table = Table(f"seed {seed['seed']}", box=SIMPLE_HEAD, pad_edge=False)
+    head = ("predicted", "sampled", "executed", "last step", "success", "gain", "covered")
+    table = Table(f"seed {seed['seed']}", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in head:
         table.add_column(name, justify="right")
     for method, n in seed["methods"].items():

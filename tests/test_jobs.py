@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +123,36 @@ def test_leaving_stops_what_still_runs(tmp_path: Path) -> None:
         run([job(tmp_path, "endless", seconds=600.0)], here, on_status=interrupt)
     with pytest.raises(ProcessLookupError):
         os.kill(pids(tmp_path, "endless")[0], 0)
+
+
+COMMAND = """
+import sys
+from pathlib import Path
+from bayespilco.experiments.jobs import Local, run
+from tests.test_jobs import job
+if __name__ == "__main__":
+    run([job(Path(sys.argv[1]), "endless", seconds=600.0)], Local(1))
+"""
+
+
+def test_a_killed_command_leaves_nobody_working(tmp_path: Path) -> None:
+    """Who would still write where the next command begins."""
+    script = tmp_path / "command.py"
+    script.write_text(COMMAND)
+    source = str(Path(__file__).parents[1])
+    command = subprocess.Popen([sys.executable, script, tmp_path], env=os.environ | {"PYTHONPATH": source})
+    while not pids(tmp_path, "endless"):
+        assert command.poll() is None
+        time.sleep(0.1)
+    command.kill()
+    command.wait()
+    for _ in range(100):
+        try:
+            os.kill(pids(tmp_path, "endless")[0], 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    pytest.fail("the worker is still there")
 
 
 def test_progress_shows_the_pieces(tmp_path: Path) -> None:

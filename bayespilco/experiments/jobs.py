@@ -53,7 +53,7 @@ class Job:
 
 
 class Ended(NamedTuple):
-    """How a started job ended: well, or with an error, or lost because whoever ran it died."""
+    """How a started job ended: with an error, or lost because whoever ran it died; or neither."""
 
     error: str | None = None
     lost: bool = False
@@ -180,7 +180,7 @@ class _Process:
         except EOFError:
             error = None
         self.errors.close()
-        return Ended(error, lost=error is None and self.process.exitcode != 0)
+        return Ended(error, lost=error is None)
 
     def stop(self) -> None:
         self.process.kill()
@@ -188,6 +188,7 @@ class _Process:
 
 
 def _work(job: Job, errors: Connection) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         perform(job)
     except KeyboardInterrupt:
@@ -195,6 +196,14 @@ def _work(job: Job, errors: Connection) -> None:
     except Exception as error:
         errors.send(explain(error))
         raise SystemExit(1) from None
+
+
+def _end_with_parent() -> None:
+    """However the command ends, even by `kill -9`: nothing may go on writing where the next one begins."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 _one_at_a_time = threading.Lock()

@@ -7,6 +7,7 @@ curves.csv       cost per step of every seed and method
 """
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -110,8 +111,8 @@ def claim(study: Study, directory: Path) -> None:
 
 def write_results(study: Study, directory: Path, command: str = "") -> dict[str, Any]:
     """The numbers of all complete seeds, as `results.json` and `curves.csv`."""
-    complete = results.finished(directory)
-    seeds = [results.seed_numbers(study, seed, path) for seed, path in complete.items()]
+    each = [_seed(study, seed, path, _parts_in(path)) for seed, path in results.finished(directory).items()]
+    seeds = [numbers for numbers, _ in each]
     found = {
         "version": VERSION,
         "command": command,
@@ -119,9 +120,20 @@ def write_results(study: Study, directory: Path, command: str = "") -> dict[str,
         "seeds": seeds,
         "summary": results.summarise(seeds),
     }
+    lines = [results.CURVES_HEAD, *(line for _, lines in each for line in lines)]
     write(directory / RESULTS, (json.dumps(_rounded(found), indent=1) + "\n").encode())
-    write(directory / CURVES, results.curves_csv(study, complete).encode())
+    write(directory / CURVES, ("\n".join(lines) + "\n").encode())
     return found
+
+
+def _parts_in(directory: Path) -> tuple[str, ...]:
+    return tuple(part.name for part in (*PARTS, *ABLATIONS) if comparison.part_file(directory, part).exists())
+
+
+@functools.cache
+def _seed(study: Study, seed: int, directory: Path, parts: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
+    """Numbers and curves of a seed, read once for the parts that are there: results are written after every seed."""
+    return results.seed_numbers(study, seed, directory), results.curve_lines(study, seed, directory)
 
 
 def _rounded(value: Any) -> Any:

@@ -263,20 +263,22 @@ def curves(outcome: Outcome, index: int) -> dict[str, np.ndarray]:
     return dict(zip(CURVES, columns, strict=True))
 
 
-def curves_csv(study: Study, directories: dict[int, Path]) -> str:
-    """The curves of all seeds, parts and methods, one line per step."""
-    lines = [",".join(("seed", "part", "method", "step", *CURVES))]
-    for seed, directory in directories.items():
-        for part in (*PARTS, *ABLATIONS):
-            if not part_file(directory, part).exists():
-                continue
-            outcome = read_outcome(study, directory, part)
-            for n, method in enumerate(part.methods):
-                columns = curves(outcome, n)
-                for step in range(len(columns["predicted_mean"])):
-                    values = (f"{columns[name][step]:.6g}" for name in CURVES)
-                    lines.append(",".join((str(seed), part.name, method, str(step), *values)))
-    return "\n".join(lines) + "\n"
+CURVES_HEAD = ",".join(("seed", "part", "method", "step", *CURVES))
+
+
+def curve_lines(study: Study, seed: int, directory: Path) -> list[str]:
+    """The curves of one seed as lines of CSV, one per part, method and step."""
+    lines = []
+    for part in (*PARTS, *ABLATIONS):
+        if not part_file(directory, part).exists():
+            continue
+        outcome = read_outcome(study, directory, part)
+        for n, method in enumerate(part.methods):
+            columns = curves(outcome, n)
+            for step in range(len(columns["predicted_mean"])):
+                values = (f"{columns[name][step]:.6g}" for name in CURVES)
+                lines.append(",".join((str(seed), part.name, method, str(step), *values)))
+    return lines
 
 
 def finished(directory: Path) -> dict[int, Path]:
