@@ -24,7 +24,8 @@ To read it, go down this list: each module imports only from those above it.
     runs          runs: learned, kept in files, resumed
 
 Beside these: `report` (figures), `experiments` (studies), `cli` (the command). `controller` is what a learned
-policy leaves the house as: it needs NumPy only, so nothing here imports JAX before it is asked for something that does.
+policy leaves the house as, `plants` runs it on a real plant, and `logs` reads and writes what was recorded there: these
+need NumPy only, so nothing here imports JAX before it is asked for something that does.
 """
 
 import importlib

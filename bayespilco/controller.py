@@ -97,6 +97,7 @@ class Controller:
         self.arrays = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in arrays.items()}
         self.filters = "inputs" in self.arrays
         _check(self.description, self.arrays, self.filters)
+        self.limits = self.arrays["limits"]
         self._pairs = np.triu_indices(len(description.states))
         if self.filters:
             with np.errstate(all="ignore"):

@@ -1,15 +1,18 @@
-"""From what was learned to a `Controller`, which runs without this library's mathematics.
+"""From what was learned to a `Controller`, which runs without this library's mathematics, and from there to a plant.
 
 A policy of either kind is a kernel network plus a linear map, of which one is zero; so is the model's mean. What a
 controller needs of them are arrays, and here they are named.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bayespilco.controller import Controller, Description
 from bayespilco.dynamics import Dynamics
+from bayespilco.episode import Episode
 from bayespilco.gp import GaussianProcess
+from bayespilco.plants import Agent, Rig
 from bayespilco.policy import Affine, PolicyMap
 from bayespilco.precision import float64
 from bayespilco.tasks.task import Task
@@ -48,6 +51,37 @@ def controller(task: Task, policy: PolicyMap, dynamics: Dynamics | None, method:
         arrays |= {name: zero if getattr(gp, name) is None else getattr(gp, name) for name, zero in certain.items()}
         arrays |= {"sensor_noise": dynamics.sensor_noise, "process_noise": dynamics.process_noise}
     return Controller(description, {name: np.asarray(array) for name, array in arrays.items()})
+
+
+def execute(task: Task, rig: Rig, agent: Agent, seed: int) -> Episode:
+    """One episode on a plant that is there.
+
+    One that ends at a limit is filled up: its samples are missing from there on, the action is zero as it was when it
+    ended, and every step costs 1, the most that there is. After any other end the user has to look at the plant.
+    """
+    names = {"states": tuple(map(str, task.states)), "actions": tuple(map(str, task.actions))}
+    recording = rig.run(agent, dt=task.dt, steps=task.steps, seed=seed, **names)
+    times = len(recording.observations)
+    if recording.ended not in ("finished", "limit") or times < 2:
+        kept = "" if rig.log is None else f" What was recorded is in {rig.log}."
+        raise ValueError(f"The episode on the plant ended after {times} samples: {recording.reason}.{kept}")
+    z, u = np.array(recording.observations), np.array(recording.actions[: times - 1])
+    known = np.array(recording.states) if recording.states else _hold(z, np.asarray(task.initial.mean))
+    rest = task.steps + 1 - times
+    return Episode(
+        jnp.pad(z, ((0, rest), (0, 0)), constant_values=jnp.nan),
+        jnp.pad(u, ((0, rest), (0, 0))),
+        jnp.pad(known, ((0, rest), (0, 0)), mode="edge") if recording.states else None,
+        jnp.pad(jax.vmap(task.cost)(jnp.asarray(known)), (0, rest), constant_values=1.0),
+    )
+
+
+def _hold(z: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Observations in which the last value stands in for what is missing."""
+    held = [first]
+    for each in z:
+        held.append(np.where(np.isnan(each), held[-1], each))
+    return np.array(held[1:])
 
 
 def _network(affine: Affine) -> GaussianProcess:

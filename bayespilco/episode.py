@@ -18,11 +18,12 @@ class Episode(eqx.Module):
     """What happened in one run: observations at steps 0..T, actions at 0..T-1, and in simulation the truth as well."""
 
     observations: Float[Array, "times state"] = eqx.field(converter=as_float64)
+    """NaN where a sample is missing. A model learns from complete samples, and bridges those with anything missing."""
     actions: Float[Array, "steps action"] = eqx.field(converter=as_float64)
     states: Float[Array, "times state"] | None = eqx.field(converter=_optional, default=None)
     """The latent states, known only in simulation; no learner looks at them."""
     costs: Float[Array, " times"] | None = eqx.field(converter=_optional, default=None)
-    """The costs of the latent states."""
+    """The costs of the latent states; on a real plant, of the observations."""
 
     def __check_init__(self) -> None:
         z, u = self.observations, self.actions
@@ -38,12 +39,12 @@ class Episode(eqx.Module):
                 raise ValueError(
                     f"{name} of an Episode must have shape {shape}, like its observations; given {extra.shape}."
                 )
-        for name, value in (("observations", z), ("actions", u)):
-            if is_concrete(value) and not np.isfinite(np.asarray(value)).all():
-                row = int(np.argwhere(~np.isfinite(np.asarray(value)))[0, 0])
+        for name, value, bad in (("observations", z, np.isinf), ("actions", u, lambda u: ~np.isfinite(u))):
+            if is_concrete(value) and bad(np.asarray(value)).any():
+                row = int(np.argwhere(bad(np.asarray(value)))[0, 0])
                 raise ValueError(
                     f"{name} of an Episode must be finite; row {row} is {np.asarray(value)[row]}. Cut the episode "
-                    "there, or drop it."
+                    "there, or drop it; an observation that is missing is NaN."
                 )
 
     @property
@@ -57,11 +58,12 @@ class Trials(eqx.Module):
     observations: Float[Array, "trials times state"]
     actions: Float[Array, "trials steps action"]
     observed: Bool[Array, "trials times"]
-    """Which observations are real: false on padding."""
+    """Which observations are complete: false where an entry is missing, and on padding."""
 
     @property
     def transitions(self) -> Bool[Array, "trials steps"]:
-        return self.observed[:, 1:]
+        """Which steps are known from both their ends."""
+        return self.observed[:, :-1] & self.observed[:, 1:]
 
 
 TRIAL_SIZES = (2, 6, 12, 24, 48, 96)
@@ -81,7 +83,8 @@ def batch(episodes: Sequence[Episode]) -> Trials:
     u = np.zeros((trials, steps, actions))
     observed = np.zeros((trials, steps + 1), dtype=bool)
     for k, episode in enumerate(episodes):
-        z[k, : episode.steps + 1] = episode.observations
+        complete = np.isfinite(np.asarray(episode.observations)).all(axis=1)
+        z[k, : episode.steps + 1] = np.where(complete[:, None], episode.observations, 0.0)
         u[k, : episode.steps] = episode.actions
-        observed[k, : episode.steps + 1] = True
+        observed[k, : episode.steps + 1] = complete
     return Trials(as_float64(z), as_float64(u), jnp.asarray(observed))

@@ -1,6 +1,7 @@
 """Executors: how a policy meets the plant, raw or through the filter, and the recording of what happened.
 
-Each is a start and a step from an observation to an action; `execute` runs one against a task's simulated plant.
+Each is a start and a step from an observation to an action; `execute` runs one against a task's simulated plant, or,
+as a `Controller`, on a plant that is there.
 The filter of `Filtered` is the one that the `Filtered` predictor predicts with: same update, same order.
 """
 
@@ -9,6 +10,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from bayespilco import deployment
@@ -17,9 +19,10 @@ from bayespilco.controller import Controller
 from bayespilco.dynamics import Dynamics
 from bayespilco.episode import Episode
 from bayespilco.gaussian import Gaussian
+from bayespilco.plants import Agent, RandomAgent, Rig
 from bayespilco.policy import Policy, PolicyMap
 from bayespilco.precision import float64
-from bayespilco.tasks.task import Task
+from bayespilco.tasks.task import Simulation, Task
 
 
 class Unfiltered(eqx.Module):
@@ -82,19 +85,38 @@ def filtered(policy: Policy, dynamics: Dynamics) -> Learned:
 
 @float64
 def execute(task: Task, executor: Executor, key: Array) -> Episode:
-    """One episode on the task's simulated plant, noise drawn independently per channel and step."""
+    """One episode on the task's plant: on a simulated one, noise is drawn independently per channel and step."""
     return jax.tree.map(lambda leaf: leaf[0], execute_many(task, executor, key[None]))
 
 
 @float64
-@eqx.filter_jit
 def execute_many(task: Task, executor: Executor, keys: Array) -> Episode:
     """Many episodes as one batch: an `Episode` whose arrays have a leading axis, one entry per key."""
+    if isinstance(task.plant, Rig):
+        episodes = [deployment.execute(task, task.plant, _agent(task, executor, seed), seed) for seed in _seeds(keys)]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *episodes)
+    return _simulate(task, task.plant, executor, keys)
 
+
+def _seeds(keys: Array) -> list[int]:
+    return [int(jax.random.randint(key, (), 0, 2**31 - 1)) for key in keys]
+
+
+def _agent(task: Task, executor: Executor, seed: int) -> Agent:
+    """The executor as a plant that is there meets it: in NumPy, one step at a time."""
+    if isinstance(executor, RandomActions):
+        return RandomAgent(np.asarray(executor.limits), np.random.default_rng(seed))
+    return executor.controller(task)
+
+
+@eqx.filter_jit
+def _simulate(task: Task, simulation: Simulation, executor: Executor, keys: Array) -> Episode:
     def plant(x: Array, u: Array, key: Array) -> Array:
-        return task.plant(x, u)
+        return simulation(x, u)
 
-    return jax.vmap(lambda key: _run(task, plant, task.sensor_std, executor, key))(keys)
+    std = task.sensor_std
+    assert std is not None, "a task checks that its simulation has it"
+    return jax.vmap(lambda key: _run(task, plant, std, executor, key))(keys)
 
 
 @float64

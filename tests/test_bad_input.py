@@ -136,8 +136,12 @@ CASES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "no transition": (lambda: Episode(np.zeros((1, 2)), np.zeros((0, 1))), ["at least one action"]),
     "observation not finite": (
-        lambda: Episode([[0.0], [NAN], [0.0]], np.zeros((2, 1))),
-        ["observations", "row 1", "nan", "Cut"],
+        lambda: Episode([[0.0], [np.inf], [0.0]], np.zeros((2, 1))),
+        ["observations", "row 1", "inf", "Cut"],
+    ),
+    "action missing": (
+        lambda: Episode([[0.0], [NAN], [0.0]], [[0.0], [NAN]]),
+        ["actions", "row 1", "nan", "Cut"],
     ),
     "states of another length": (
         lambda: Episode(np.zeros((3, 2)), np.zeros((2, 1)), states=np.zeros((2, 2))),

@@ -11,7 +11,7 @@ from bayespilco.cost import SaturatingCost
 from bayespilco.features import AngleFeatures
 from bayespilco.gaussian import Gaussian
 from bayespilco.precision import float64
-from bayespilco.tasks.task import Component, Task, diagonal, hold
+from bayespilco.tasks.task import Component, Pose, Task, diagonal, hold
 
 CART_MASS = 0.5  # kg
 POLE_MASS = 0.5  # kg
@@ -32,6 +32,13 @@ def derivative(x: Float[Array, " state"], u: Float[Array, " action"]) -> Float[A
     acceleration = (-2 * mp * l * omega**2 * s + 3 * mp * g * s * c + 4 * force - 4 * b * v) / shared
     spin = (-3 * mp * l * omega**2 * s * c + 6 * (mc + mp) * g * s + 6 * (force - b * v) * c) / (l * shared)
     return jnp.stack([v, omega, acceleration, spin])
+
+
+def pose(x: np.ndarray) -> Pose:
+    """The tip is where the cost looks for it: left of the cart at a positive angle, with the signs of Eq. 23."""
+    cart = [x[0], 0.0] + np.array([[-0.1, -0.03], [0.1, -0.03], [0.1, 0.03], [-0.1, 0.03], [-0.1, -0.03]])
+    pole = np.array([[x[0], 0.0], [x[0] - POLE_LENGTH * np.sin(x[1]), POLE_LENGTH * np.cos(x[1])]])
+    return Pose(lines=(cart, pole), goal=(0.0, POLE_LENGTH))
 
 
 @float64
@@ -60,6 +67,7 @@ def cart_pole() -> Task:
         # Wide enough for the states that a swing-up passes through: (x_c, dx_c/dt, dtheta/dt, sin, cos).
         policy_spread=[0.5, 1.5, 6.0, 0.8, 0.8],
         policy_length_scales=[1.0, 2.0, 8.0, 1.0, 1.0],
+        pose=pose,
     )
 
 

@@ -8,7 +8,7 @@ from bayespilco.cost import SaturatingCost
 from bayespilco.features import AngleFeatures
 from bayespilco.gaussian import Gaussian
 from bayespilco.precision import float64
-from bayespilco.tasks.task import Component, Task, diagonal, hold
+from bayespilco.tasks.task import Component, Pose, Task, diagonal, hold
 
 MASS = 1.0  # kg
 STIFFNESS = 1.0  # N/m
@@ -18,6 +18,14 @@ DAMPING = 0.4  # Ns/m
 def derivative(x: Float[Array, " state"], u: Float[Array, " action"]) -> Float[Array, " state"]:
     position, velocity = x
     return jnp.stack([velocity, (u[0] - STIFFNESS * position - DAMPING * velocity) / MASS])
+
+
+def pose(x: np.ndarray) -> Pose:
+    """A coil between the wall and the mass."""
+    along = np.linspace(-1.0, x[0] - 0.1, 16)
+    coil = np.column_stack([along, 0.05 * np.array([0, 0, *[1, -1] * 6, 0, 0])])
+    mass = [x[0], 0.0] + 0.1 * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1], [-1, -1]])
+    return Pose(lines=(coil, mass, np.array([[x[0], 0.0]])), goal=(0.5, 0.0))
 
 
 @float64
@@ -36,6 +44,7 @@ def spring() -> Task:
         sensor_std=[0.02, 0.1],
         cost=SaturatingCost(AngleFeatures((), (0,)), [0.5], np.array([[1 / 0.25**2]])),
         policy_kind="linear",
+        pose=pose,
     )
 
 

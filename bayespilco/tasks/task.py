@@ -1,5 +1,6 @@
 """What a task is: the plant as the learner meets it, and what is wanted of it."""
 
+import dataclasses
 import difflib
 from collections.abc import Callable
 
@@ -12,10 +13,15 @@ from jaxtyping import Array, Float
 from bayespilco.cost import SaturatingCost
 from bayespilco.features import AngleFeatures
 from bayespilco.gaussian import Gaussian
+from bayespilco.plants import Rig
 from bayespilco.policy import LinearPolicy, Policy, RBFPolicy
 from bayespilco.precision import as_float64, float64
 
-Plant = Callable[[Float[Array, " state"], Float[Array, " action"]], Float[Array, " state"]]
+Simulation = Callable[[Float[Array, " state"], Float[Array, " action"]], Float[Array, " state"]]
+
+
+def _optional(value: object) -> Array | None:
+    return None if value is None else as_float64(value)
 
 
 class Component(eqx.Module):
@@ -26,6 +32,16 @@ class Component(eqx.Module):
 
     def __str__(self) -> str:
         return f"{self.name} [{self.unit}]" if self.unit else self.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Pose:
+    """What a plant looks like in one state: lines in a plane, in metres, for `bayespilco.report` to draw."""
+
+    lines: tuple[np.ndarray, ...]
+    """Each of shape (points, 2)."""
+    goal: tuple[float, float] | None = None
+    """Where the last line's last point should be."""
 
 
 class Task(eqx.Module):
@@ -43,32 +59,35 @@ class Task(eqx.Module):
     """Sampling period in seconds; actions are held in between."""
     steps: int = eqx.field(static=True)
     """Actions per episode."""
-    plant: Plant = eqx.field(static=True)
-    """The next state from a state and an action."""
+    plant: Simulation | Rig = eqx.field(static=True)
+    """The next state from a state and an action; or a plant that is there, with how to run it."""
     action_limits: Float[Array, " action"] = eqx.field(converter=as_float64)
     """Actions lie between minus and plus this."""
     initial: Gaussian
     """The distribution of first states, and so the belief before the first observation."""
-    sensor_std: Float[Array, " state"] = eqx.field(converter=as_float64)
+    sensor_std: Float[Array, " state"] | None = eqx.field(converter=_optional)
+    """What a simulation adds to its observations. None if the plant has sensors of its own."""
     cost: SaturatingCost
     policy_kind: str = eqx.field(static=True, default="rbf")
     centroids: int = eqx.field(static=True, default=100)
     policy_spread: Float[Array, " feature"] = eqx.field(converter=as_float64, default=1.0)
     """How far a first policy's centroids reach around the initial state, per policy feature."""
     policy_length_scales: Float[Array, " feature"] = eqx.field(converter=as_float64, default=1.0)
+    pose: Callable[[np.ndarray], Pose] | None = eqx.field(static=True, default=None)
+    """What the plant looks like in a state, if it can be drawn."""
 
     def __check_init__(self) -> None:
         n, m = len(self.states), len(self.actions)
         checks = {
             f"initial must be a Gaussian over the {n} states": self.initial.size == n,
-            f"sensor_std must have one entry per state ({n})": self.sensor_std.shape == (n,),
+            f"sensor_std must have one entry per state ({n})": self.sensor_std is None or self.sensor_std.shape == (n,),
+            "sensor_std is needed for a simulation": self.sensor_std is not None or isinstance(self.plant, Rig),
             f"action_limits must have one entry per action ({m})": self.action_limits.shape == (m,),
             "action_limits must be positive and finite": bool(
                 (np.asarray(self.action_limits) > 0).all() and np.isfinite(np.asarray(self.action_limits)).all()
             ),
-            "sensor_std must be positive and finite (perfect sensors: say 1e-4 of the range)": (
-                bool((np.asarray(self.sensor_std) > 0).all() and np.isfinite(np.asarray(self.sensor_std)).all())
-            ),
+            "sensor_std must be positive and finite (perfect sensors: say 1e-4 of the range)": self.sensor_std is None
+            or bool((np.asarray(self.sensor_std) > 0).all() and np.isfinite(np.asarray(self.sensor_std)).all()),
             "steps must be at least 1": self.steps >= 1,
             "dt must be positive": self.dt > 0,
             f"angles must be different indices of states, 0 to {n - 1}": len(set(self.angles)) == len(self.angles)

@@ -44,13 +44,16 @@ def _one_trial(
         whitened = jsl.solve_triangular(L, z - belief.mean, lower=True)
         return jnp.sum(whitened**2) / 2 + jnp.sum(jnp.log(jnp.diag(L))) + z.shape[0] * LOG_2PI / 2
 
-    def step(belief: Belief, now: tuple[Array, Array, Array]) -> tuple[Belief, Array]:
-        z, u, real = now
-        # Padding starts from the prior again, so that a belief running away there cannot spoil the gradient.
-        belief = jax.tree.map(lambda b, p: jnp.where(real, b, p), belief, prior)
-        cost = jnp.where(real, surprise(belief, z), 0.0)
-        return belief.update(z, R).predict(dynamics, u), cost
+    # After the last observation comes padding. It starts from the prior again and again, so that a belief running away
+    # there cannot spoil the gradient. A sample that is missing before that is bridged by prediction.
+    more = jnp.flip(jax.lax.cummax(jnp.flip(observed.astype(jnp.int32)))) > 0
 
-    last, costs = jax.lax.scan(step, prior, (observations[:-1], actions, observed[:-1]))
+    def step(belief: Belief, now: tuple[Array, ...]) -> tuple[Belief, Array]:
+        z, u, real, more = now
+        belief = jax.tree.map(lambda b, p: jnp.where(more, b, p), belief, prior)
+        cost = jnp.where(real, surprise(belief, z), 0.0)
+        return belief.update(jnp.where(real, z, jnp.nan), R).predict(dynamics, u), cost
+
+    last, costs = jax.lax.scan(step, prior, (observations[:-1], actions, observed[:-1], more[:-1]))
     last = jax.tree.map(lambda b, p: jnp.where(observed[-1], b, p), last, prior)
     return jnp.sum(costs) + jnp.where(observed[-1], surprise(last, observations[-1]), 0.0)

@@ -1,0 +1,71 @@
+"""A double pendulum with a motor in each joint, to be swung up and balanced (after Deisenroth 2010): two actions."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bayespilco.cost import SaturatingCost
+from bayespilco.features import AngleFeatures
+from bayespilco.gaussian import Gaussian
+from bayespilco.precision import float64
+from bayespilco.tasks.task import Component, Pose, Task, diagonal, hold
+
+MASS = 0.5  # kg, of each link
+LENGTH = 0.5  # m, of each link
+GRAVITY = 9.82  # m/s^2
+COST_WIDTH = 0.5  # m
+
+
+def derivative(x: Float[Array, " state"], u: Float[Array, " action"]) -> Float[Array, " state"]:
+    """Two uniform rods without friction; both angles are measured from upright.
+
+    The motor in the shoulder turns the inner link against the ground, that in the elbow the outer link against the
+    inner one, which feels its reaction.
+    """
+    m, l, g = MASS, LENGTH, GRAVITY
+    inner, outer, a, b = x
+    s, c = jnp.sin(inner - outer), jnp.cos(inner - outer)
+    # The Lagrangian's mass matrix, over m l^2: [[4/3, c/2], [c/2, 1/3]].
+    first = (u[0] - u[1]) / (m * l**2) + 3 / 2 * g / l * jnp.sin(inner) - b**2 * s / 2
+    second = u[1] / (m * l**2) + g / (2 * l) * jnp.sin(outer) + a**2 * s / 2
+    determinant = 4 / 9 - c**2 / 4
+    return jnp.stack(
+        [a, b, (first / 3 - c * second / 2) / determinant, (4 * second / 3 - c * first / 2) / determinant]
+    )
+
+
+def pose(x: np.ndarray) -> Pose:
+    links = LENGTH * np.array([[0.0, 0.0], [np.sin(x[0]), np.cos(x[0])], [np.sin(x[1]), np.cos(x[1])]])
+    return Pose(lines=(np.cumsum(links, axis=0),), goal=(0.0, 2 * LENGTH))
+
+
+@float64
+def double_pendulum() -> Task:
+    """The double pendulum's swing-up, through noisy sensors."""
+    dt = 0.1
+    # The tip's distance from upright: l (sin + sin, cos + cos - 2).
+    C = LENGTH * np.array([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]])
+    return Task(
+        name="double-pendulum",
+        states=(
+            Component("inner angle", "rad"),
+            Component("outer angle", "rad"),
+            Component("inner angular velocity", "rad/s"),
+            Component("outer angular velocity", "rad/s"),
+        ),
+        actions=(Component("shoulder torque", "Nm"), Component("elbow torque", "Nm")),
+        angles=(0, 1),
+        dt=dt,
+        steps=40,
+        plant=_PLANT,
+        action_limits=[2.0, 2.0],
+        initial=Gaussian([np.pi, np.pi, 0.0, 0.0], diagonal(0.01, 0.01, 0.1, 0.1)),
+        sensor_std=[0.02, 0.02, 0.02 / dt, 0.02 / dt],
+        cost=SaturatingCost(AngleFeatures((0, 1), ()), [0.0, 1.0, 0.0, 1.0], C.T @ C / COST_WIDTH**2),
+        policy_spread=[4.0, 6.0, 0.8, 0.8, 0.8, 0.8],  # of both velocities, and sin and cos of both angles
+        policy_length_scales=[5.0, 8.0, 1.0, 1.0, 1.0, 1.0],
+        pose=pose,
+    )
+
+
+_PLANT = hold(derivative, 0.1, substeps=320)
