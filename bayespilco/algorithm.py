@@ -58,7 +58,7 @@ class Settings:
     method: str = "bayes-filter"
     """One of `METHODS`."""
     episodes: int = 11
-    """How many, the first with random actions included. The result has learned from all of them."""
+    """How many, the first included: one with random actions, or what was logged before. All are learned from."""
     seed: int = 0
     """Two runs with the same seed are the same."""
     training: str = "evidence"
@@ -147,12 +147,16 @@ def learn_episode(
     chance, start = jax.random.split(jax.random.fold_in(jax.random.key(settings.seed), n))
 
     report("execute")
-    executor: Executor = (
-        RandomActions(task.action_limits) if last is None else method.executor(last.policy, last.dynamics)
-    )
-    episode = execute(task, executor, chance)  # line 4
+    *before, first = task.logged or (None,)
+    if last is None and first is not None:
+        episode = first
+    else:
+        executor: Executor = (
+            RandomActions(task.action_limits) if last is None else method.executor(last.policy, last.dynamics)
+        )
+        episode = execute(task, executor, chance)  # line 4
     fit: Fit = train(  # line 5
-        batch([*(record.episode for record in records), episode]),
+        batch([*before, *(record.episode for record in records), episode]),
         task.dynamics_features,
         task.initial,
         points=settings.points,

@@ -84,8 +84,9 @@ def bayespilco(
 - `bayespilco learn cart-pole --method pilco --seed 3`: no filter, other data
 - `bayespilco learn cart-pole --training direct`: the paper's own training of the dynamics
 - `bayespilco learn runs/first/config.toml --seed 4`: the same again with another seed
+- `bayespilco learn pendulum --from-data log.csv`: from data that there are already (docs/howto/own-data.md)
 
-**Tasks**: cart-pole, spring (described by `bayespilco tasks`)
+**Tasks**: cart-pole, pendulum, double-pendulum, spring (described by `bayespilco tasks`)
 
 **Methods**: bayes-filter, pilco, deisenroth, dallaire (described by `bayespilco methods`)
 
@@ -94,7 +95,7 @@ evaluation.json, costs.png, learning.png and states.png at the end. However lear
 `bayespilco resume` goes on from there."""
 )
 def learn(
-    task: Annotated[str, typer.Argument(help="What to learn: cart-pole, spring, or the config.toml of a run.")],
+    task: Annotated[str, typer.Argument(help="What to learn: a task, or the config.toml of a run.")],
     method: Annotated[
         str | None, _option("bayes-filter", "How to predict and execute; see `bayespilco methods`.")
     ] = None,
@@ -106,6 +107,9 @@ def learn(
     points: Annotated[int | None, _option("50", "Inducing points of the dynamics model.")] = None,
     evaluations: Annotated[int | None, _option("150", "Budget of one policy search, in values and gradients.")] = None,
     executions: Annotated[int | None, _option("100", "How often to execute the final policy.")] = None,
+    from_data: Annotated[
+        Path | None, typer.Option(help="Start from logged episodes, a CSV file, not from random actions.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where to save the run.", show_default="runs/TASK-METHOD-SEED")
     ] = None,
@@ -116,12 +120,14 @@ def learn(
     """Learn a task, save the run, and draw predicted against executed costs."""
     if not no_cache:
         startup.keep_compiled_code()
-    from bayespilco import runs
+    from bayespilco import deployment, runs
     from bayespilco.algorithm import find
     from bayespilco.tasks import TASKS
 
     asked = runs.Config.read(Path(task), complete=False) if task.endswith(".toml") else runs.Config(task)
     chosen = find(TASKS, asked.task, "task")()
+    if from_data is not None:
+        chosen = deployment.with_logged(chosen, from_data)
     options = {
         "method": method,
         "episodes": episodes,

@@ -90,7 +90,8 @@ def noise_table(task: Task, record: Record) -> Table:
     learned = np.sqrt(np.asarray(record.dynamics.sensor_noise))
     process = np.sqrt(np.asarray(record.dynamics.process_noise))
     table.add_row("sensors, learned", *(f"{value:.3g}" for value in learned))
-    table.add_row("sensors, true", *(f"{value:.3g}" for value in np.asarray(task.sensor_std)))
+    if task.sensor_std is not None:
+        table.add_row("sensors, true", *(f"{value:.3g}" for value in np.asarray(task.sensor_std)))
     table.add_row("process, learned", *(f"{value:.3g}" for value in process))
     return table
 

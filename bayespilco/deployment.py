@@ -4,10 +4,14 @@ A policy of either kind is a kernel network plus a linear map, of which one is z
 controller needs of them are arrays, and here they are named.
 """
 
+import dataclasses
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bayespilco import logs
 from bayespilco.controller import Controller, Description
 from bayespilco.dynamics import Dynamics
 from bayespilco.episode import Episode
@@ -15,7 +19,7 @@ from bayespilco.gp import GaussianProcess
 from bayespilco.plants import Agent, Rig
 from bayespilco.policy import Affine, PolicyMap
 from bayespilco.precision import float64
-from bayespilco.tasks.task import Task
+from bayespilco.tasks.task import Component, Task
 from bayespilco.version import VERSION
 
 
@@ -27,8 +31,8 @@ def controller(task: Task, policy: PolicyMap, dynamics: Dynamics | None, method:
         method=method,
         version=VERSION,
         dt=float(task.dt),
-        states=tuple(map(str, task.states)),
-        actions=tuple(map(str, task.actions)),
+        states=_names(task.states),
+        actions=_names(task.actions),
         policy_angles=policy.features.angles,
         policy_keep=policy.features.keep,
         model_angles=dynamics.features.angles if dynamics is not None else (),
@@ -53,14 +57,15 @@ def controller(task: Task, policy: PolicyMap, dynamics: Dynamics | None, method:
     return Controller(description, {name: np.asarray(array) for name, array in arrays.items()})
 
 
+@float64
 def execute(task: Task, rig: Rig, agent: Agent, seed: int) -> Episode:
     """One episode on a plant that is there.
 
     One that ends at a limit is filled up: its samples are missing from there on, the action is zero as it was when it
     ended, and every step costs 1, the most that there is. After any other end the user has to look at the plant.
     """
-    names = {"states": tuple(map(str, task.states)), "actions": tuple(map(str, task.actions))}
-    recording = rig.run(agent, dt=task.dt, steps=task.steps, seed=seed, **names)
+    states, actions = _names(task.states), _names(task.actions)
+    recording = rig.run(agent, dt=task.dt, steps=task.steps, states=states, actions=actions, seed=seed)
     times = len(recording.observations)
     if recording.ended not in ("finished", "limit") or times < 2:
         kept = "" if rig.log is None else f" What was recorded is in {rig.log}."
@@ -74,6 +79,32 @@ def execute(task: Task, rig: Rig, agent: Agent, seed: int) -> Episode:
         jnp.pad(known, ((0, rest), (0, 0)), mode="edge") if recording.states else None,
         jnp.pad(jax.vmap(task.cost)(jnp.asarray(known)), (0, rest), constant_values=1.0),
     )
+
+
+@float64
+def with_logged(task: Task, path: Path | str) -> Task:
+    """The task with episodes from a file (see `bayespilco.logs`) to start learning from."""
+    read = logs.read(path, _names(task.states), _names(task.actions), task.dt)
+    first = np.asarray(task.initial.mean)
+    episodes = []
+    for z, u in read:
+        costs = jax.vmap(task.cost)(jnp.asarray(_hold(z, first)))
+        episodes.append(Episode(jnp.asarray(z), jnp.asarray(u), None, costs))
+    return dataclasses.replace(task, logged=tuple(episodes))
+
+
+def log_text(task: Task) -> str:
+    """The content of a file that `with_logged` reads the same episodes from."""
+    states, actions = _names(task.states), _names(task.actions)
+    parts = []
+    for number, episode in enumerate(task.logged):
+        z, u = np.asarray(episode.observations), np.asarray(episode.actions)
+        parts.append(logs.text(states, actions, task.dt * np.arange(len(z)), z, u, number))
+    return "".join(parts)
+
+
+def _names(components: tuple[Component, ...]) -> tuple[str, ...]:
+    return tuple(map(str, components))
 
 
 def _hold(z: np.ndarray, first: np.ndarray) -> np.ndarray:

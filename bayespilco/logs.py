@@ -118,18 +118,36 @@ def append(
 ) -> None:
     """Add an episode to a file, which is made if there is none yet."""
     path = Path(path)
-    header = ["episode", "time", *states, *actions]
     episode = 0
     if path.exists() and path.stat().st_size:
         with open(path, encoding="utf-8", newline="") as file:
             reader = csv.reader(file)
-            if next(reader) != header:
+            if next(reader) != _header(states, actions):
                 raise ValueError(f"{path} is a log with other columns. Give another name, or move it away.")
             episode = 1 + max((int(row[0]) for row in reader if row), default=-1)
     with open(path, "a", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if file.tell() == 0:
-            writer.writerow(header)
-        for k, (time, z) in enumerate(zip(times, observations, strict=True)):
-            u = applied[k] if k < len(applied) else [np.nan] * len(actions)
-            writer.writerow([episode, f"{time:.6f}", *("" if np.isnan(v) else repr(float(v)) for v in (*z, *u))])
+        file.write(text(states, actions, times, observations, applied, episode))
+
+
+def text(
+    states: Sequence[str],
+    actions: Sequence[str],
+    times: Sequence[float] | np.ndarray,
+    observations: Sequence[np.ndarray] | np.ndarray,
+    applied: Sequence[np.ndarray] | np.ndarray,
+    episode: int,
+) -> str:
+    """The rows of one episode, below a header if it is the first. Numbers come back to the last digit."""
+    content = io.StringIO()
+    writer = csv.writer(content, lineterminator="\n")
+    if episode == 0:
+        writer.writerow(_header(states, actions))
+    for k, (time, z) in enumerate(zip(times, observations, strict=True)):
+        u = applied[k] if k < len(applied) else [np.nan] * len(actions)
+        numbers = ["" if np.isnan(value) else repr(float(value)) for value in (*z, *u)]
+        writer.writerow([episode, f"{time:.6f}", *numbers])
+    return content.getvalue()
+
+
+def _header(states: Sequence[str], actions: Sequence[str]) -> list[str]:
+    return ["episode", "time", *states, *actions]

@@ -219,7 +219,9 @@ def test_a_directory_that_cannot_be_written_to(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["learn", "cartpole"], "Unknown task 'cartpole'; there are: cart-pole, spring. Did you mean 'cart-pole'?"),
+        (["learn", "cartpole"], "Unknown task 'cartpole'; there are: cart-pole, "),
+        (["learn", "cartpole"], "Did you mean 'cart-pole'?"),
+        (["learn", "spring", "--from-data", "file"], "file is empty: its first line must name the columns."),
         (["learn", "spring", "--method", "pilko"], "Did you mean 'pilco'?"),
         (["learn", "spring", "--training", "indirect"], "Did you mean 'direct'?"),
         (["learn", "spring", "--episodes", "0"], "episodes must be at least 1; given 0."),

@@ -10,12 +10,9 @@ import bayespilco
 ORDER = [
     "version",
     "controller",
-<<<<<<< HEAD
     "startup",
-=======
     "logs",
     "plants",
->>>>>>> a921fb9 (Plants that are there: a loop in time, with a safe end, and logs that learning can start from)
     "precision",
     "gaussian",
     "shrink",

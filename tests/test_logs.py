@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bayespilco import logs
+from bayespilco import Run, Settings, algorithm, deployment, logs, tasks
+from bayespilco.improvement import Improvement
+from tests.small_run import small_run
 
 STATES, ACTIONS = ["position [m]", "velocity [m/s]"], ["force [N]"]
 GOOD = """episode,time,position [m],velocity [m/s],force [N]
@@ -66,6 +68,48 @@ def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
         logs.read(tmp_path / "data.csv", STATES, ACTIONS, 0.2)
     with pytest.raises(ValueError, match="nothing cannot be read"):
         logs.read(tmp_path / "nothing", STATES, ACTIONS, 0.2)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Two logged episodes of the spring, the second with a gap."""
+    file = tmp_path / "spring.csv"
+    random = np.random.default_rng(1)
+    for length in (4, 6):
+        z, u = random.normal(size=(length, 2)), random.normal(size=(length - 1, 1))
+        z[2] = np.nan if length == 6 else z[2]
+        logs.append(file, STATES, ACTIONS, 0.2 * np.arange(length), z, u)
+    return file
+
+
+def test_learning_starts_from_logged_episodes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take the place of the random episode, and are learned from in every round; nothing is executed for them."""
+    task = deployment.with_logged(tasks.spring(), file)
+    record = small_run().records[0]
+    sizes: list[tuple[int, int]] = []
+
+    def train(trials, *_, **__):  # type: ignore[no-untyped-def]
+        observed = np.asarray(trials.observed)
+        sizes.append((int(observed.any(axis=1).sum()), int(observed.sum())))
+        return record.fit
+
+    monkeypatch.setitem(algorithm.TRAINING, "evidence", train)
+    monkeypatch.setattr(algorithm, "search", lambda *_, **__: Improvement(record.policy, 1.0, 3, "enough", np.ones(3)))
+    first = algorithm.learn_episode(task, Settings(episodes=2))
+    assert first.episode is task.logged[-1]
+    second = algorithm.learn_episode(task, Settings(episodes=2), [first])
+    assert second.episode.states is not None, "executed in simulation"
+    assert sizes == [(2, 4 + 5), (3, 4 + 5 + 21)]
+    assert 0 < first.executed_cost < 6
+
+
+def test_a_run_keeps_what_it_started_from(file: Path, tmp_path: Path) -> None:
+    run = small_run()
+    Run(deployment.with_logged(run.task, file), run.settings, run.records).save(tmp_path / "run")
+    back = Run.load(tmp_path / "run").task.logged
+    for one, other in zip(back, deployment.with_logged(run.task, file).logged, strict=True):
+        assert np.asarray(one.observations).tobytes() == np.asarray(other.observations).tobytes()
+        assert np.asarray(one.actions).tobytes() == np.asarray(other.actions).tobytes()
 
 
 def test_episodes_are_added_to_a_log_to_the_last_digit(tmp_path: Path) -> None:

@@ -1,22 +1,30 @@
 """The cart-pole is the paper's, its motion is accurate, and its sensors err independently."""
 
 import importlib
+from collections.abc import Callable
 from itertools import pairwise
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxtyping import Array
 from scipy.integrate import solve_ivp
 
-from bayespilco import Gaussian, Task, execute_many, tasks
+from bayespilco import Episode, Gaussian, Task, execute_many, tasks
 from bayespilco.execution import RandomActions
 from bayespilco.tasks.cart_pole import CART_MASS, GRAVITY, POLE_LENGTH, POLE_MASS, derivative
-from bayespilco.tasks.spring import derivative as spring_derivative
 from bayespilco.tasks.task import hold
 from tests import golden
 
-CART_POLE = importlib.import_module("bayespilco.tasks.cart_pole")  # `tasks.cart_pole` is the function
+
+def module(name: str) -> ModuleType:
+    """The module of a task: `tasks.cart_pole` is the function."""
+    return importlib.import_module(f"bayespilco.tasks.{name.replace('-', '_')}")
+
+
+CART_POLE = module("cart-pole")
 TASKS = {name: make() for name, make in tasks.TASKS.items()}
 
 
@@ -62,12 +70,73 @@ def test_cart_pole_keeps_its_energy_without_force_and_friction(monkeypatch: pyte
     assert max(np.abs(b[1] - a[1]) for a, b in pairwise(path)) > 0.1, "the pole should have moved"
 
 
+def pendulum_energy(q: Array, v: Array) -> Array:
+    """Lagrangian of a uniform rod that turns about its end: kinetic less potential energy."""
+    m, l = PENDULUM.MASS, PENDULUM.LENGTH
+    return m * l**2 / 6 * v[0] ** 2 - m * GRAVITY * l / 2 * jnp.cos(q[0])
+
+
+def double_pendulum_energy(q: Array, v: Array) -> Array:
+    """Lagrangian of two rods, from how their centres move and how they turn."""
+    m, l = DOUBLE.MASS, DOUBLE.LENGTH
+
+    def centres(q: Array) -> Array:
+        links = l * jnp.stack([jnp.sin(q), jnp.cos(q)], axis=1)
+        return jnp.stack([links[0] / 2, links[0] + links[1] / 2])
+
+    moving = jnp.sum(jax.jvp(centres, (q,), (v,))[1] ** 2)
+    return m / 2 * moving + m * l**2 / 24 * jnp.sum(v**2) - m * GRAVITY * jnp.sum(centres(q)[:, 1])
+
+
+PENDULUM, DOUBLE = module("pendulum"), module("double-pendulum")
+
+
+@pytest.mark.parametrize(
+    ("name", "lagrangian", "torques"),
+    [
+        ("pendulum", pendulum_energy, lambda v, u: u - PENDULUM.FRICTION * v),
+        ("double-pendulum", double_pendulum_energy, lambda v, u: jnp.stack([u[0] - u[1], u[1]])),
+    ],
+)
+def test_pendulums_obey_lagrange(
+    name: str, lagrangian: Callable[[Array, Array], Array], torques: Callable[[Array, Array], Array]
+) -> None:
+    """`d/dt dL/dv - dL/dq` is what the motors do, with the Lagrangian differentiated by machine."""
+    random = np.random.default_rng(0)
+    size = len(TASKS[name].states) // 2
+
+    @jax.jit
+    def left(q: Array, v: Array, a: Array) -> Array:
+        momentum = jax.grad(lagrangian, 1)
+        return jax.jvp(momentum, (q, v), (v, a))[1] - jax.grad(lagrangian)(q, v)
+
+    for x in 2 * random.normal(size=(5, 2 * size)):
+        u = jnp.asarray(random.normal(size=len(TASKS[name].actions)))
+        q, v = jnp.asarray(x[:size]), jnp.asarray(x[size:])
+        slope = module(name).derivative(jnp.asarray(x), u)
+        assert np.array_equal(slope[:size], v)
+        assert np.allclose(left(q, v, slope[size:]), torques(v, u), atol=1e-12)
+
+
+WIDTHS = {"cart-pole": 0.1, "pendulum": 0.5, "double-pendulum": 0.5, "spring": 0.25}
+
+
+@pytest.mark.parametrize(("name", "width"), WIDTHS.items())
+def test_the_cost_is_of_the_distance_that_the_drawing_shows(name: str, width: float) -> None:
+    task = TASKS[name]
+    assert task.pose is not None
+    for x in np.random.default_rng(0).normal(size=(5, len(task.states))):
+        pose = task.pose(x)
+        assert pose.goal is not None and all(line.ndim == 2 and line.shape[1] == 2 for line in pose.lines)
+        distance = np.linalg.norm(pose.lines[-1][-1] - pose.goal)
+        assert np.isclose(task.cost(jnp.asarray(x)), 1 - np.exp(-(distance**2) / (2 * width**2)))
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_the_plant_is_integrated_accurately(name: str) -> None:
     """Against an adaptive method of order 8 with a tolerance of 1e-12, over an episode of random actions."""
     task = TASKS[name]
-    slope = {"cart-pole": derivative, "spring": spring_derivative}[name]
-    slope = jax.jit(slope)
+    slope = jax.jit(module(name).derivative)
     random = np.random.default_rng(0)
     x = np.asarray(task.initial.mean) + 0.2 * random.normal(size=len(task.states))
     step = jax.jit(task.plant)
@@ -135,6 +204,8 @@ def test_components_say_what_they_are() -> None:
         ({"angles": (2,)}, "angles must be different indices"),
         ({"initial": Gaussian([0.0], [[1.0]])}, "initial must be a Gaussian over the 2 states"),
         ({"policy_kind": "deep"}, "policy_kind must be"),
+        ({"sensor_std": None}, "sensor_std is needed for a simulation"),
+        ({"logged": (Episode(np.zeros((3, 2)), np.zeros((2, 2))),)}, "logged must be episodes of 2 states"),
     ],
 )
 def test_a_task_that_makes_no_sense_is_refused(change: dict[str, object], sentence: str) -> None:

@@ -34,16 +34,17 @@ def draw_learning(run: Run, executed: Episode) -> Figure:
 
 
 def _draw_noise(run: Run, ax) -> None:  # type: ignore[no-untyped-def]
-    """The learned sensor noise relative to the true one, which a simulation knows."""
+    """The learned sensor noise relative to the true one, which a simulation knows; or else to the last."""
     learned = np.sqrt([np.asarray(record.dynamics.sensor_noise) for record in run.records])
-    true = np.asarray(run.task.sensor_std)
+    known = run.task.sensor_std is not None
+    true = np.asarray(run.task.sensor_std) if known else learned[-1]
     colours = ["#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"]
     for index, state in enumerate(run.task.states):
         style = {"color": colours[index % len(colours)], "marker": "osD^vP"[index % 6]}
         label = f"{state.name} ({true[index]:.3g} {state.unit})"
         ax.plot(np.arange(len(learned)) + 1, learned[:, index] / true[index], label=label, **style)
     ax.axhline(1, color=QUIET, linewidth=0.8, linestyle=":")
-    ax.set(xlabel="episodes learned from", ylabel="learned / true standard deviation")
+    ax.set(xlabel="episodes learned from", ylabel=f"learned / {'true' if known else 'last'} standard deviation")
     ax.set_ylim(0, 1.15 * max(1.0, float((learned / true).max())))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.legend(frameon=False, fontsize=9)

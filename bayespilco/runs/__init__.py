@@ -3,6 +3,7 @@
     config.toml               what was asked for, and by which version
     episode-00.safetensors    what was executed and learned, one file per episode
     metrics.jsonl             one line of numbers per episode
+    logged.csv                the episodes that it started from, if there were any
     evaluation.safetensors    executions of the final policy
     evaluation.json           what they came to
 

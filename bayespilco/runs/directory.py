@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bayespilco import deployment
 from bayespilco.algorithm import Record, find
 from bayespilco.episode import Episode
 from bayespilco.policy import LinearPolicy, RBFPolicy
@@ -19,7 +20,7 @@ from bayespilco.tasks import TASKS, Task
 from bayespilco.training.direct import DirectFit
 from bayespilco.training.evidence import EvidenceFit
 
-CONFIG, METRICS = "config.toml", "metrics.jsonl"
+CONFIG, METRICS, LOGGED = "config.toml", "metrics.jsonl", "logged.csv"
 EVALUATION, SUMMARY = "evaluation.safetensors", "evaluation.json"
 EPISODES, EVENTS = "episode-[0-9]*.safetensors", "tensorboard/events.out.tfevents.*"
 POLICIES = {"rbf": RBFPolicy, "linear": LinearPolicy}
@@ -27,7 +28,7 @@ FITS = {"evidence": EvidenceFit, "direct": DirectFit}
 PICTURES = ("costs.png", "learning.png", "states.png")
 RESULTS = (EVALUATION, SUMMARY, *PICTURES)
 """What is made of the last policy, when all episodes are learned."""
-OWN_FILES = (METRICS, *RESULTS, EPISODES, EVENTS, CONFIG)
+OWN_FILES = (METRICS, *RESULTS, EPISODES, EVENTS, LOGGED, CONFIG)
 """What a run's directory may contain: all that `force` ever deletes."""
 
 
@@ -61,6 +62,8 @@ class RunDirectory:
             for pattern in OWN_FILES:  # the configuration last: until then it is a run, and can be forced again
                 for file in (*path.glob(pattern), *unfinished(path, pattern)):
                     file.unlink()
+            if task.logged:
+                write(path / LOGGED, deployment.log_text(task).encode())
             write(path / CONFIG, config.text().encode())
             yield cls(path, config, task)
 
@@ -161,6 +164,8 @@ def read_config(path: Path, task: Task | None) -> tuple[Config, Task]:
         task = TASKS[config.task]()
     if task.name != config.task:
         raise ValueError(f"The run in {path} is of the task {config.task!r}; given {task.name!r}.")
+    if (path / LOGGED).exists():
+        task = deployment.with_logged(task, path / LOGGED)
     return config, task
 
 

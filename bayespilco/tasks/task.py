@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayespilco.cost import SaturatingCost
+from bayespilco.episode import Episode
 from bayespilco.features import AngleFeatures
 from bayespilco.gaussian import Gaussian
 from bayespilco.plants import Rig
@@ -73,6 +74,8 @@ class Task(eqx.Module):
     policy_spread: Float[Array, " feature"] = eqx.field(converter=as_float64, default=1.0)
     """How far a first policy's centroids reach around the initial state, per policy feature."""
     policy_length_scales: Float[Array, " feature"] = eqx.field(converter=as_float64, default=1.0)
+    logged: tuple[Episode, ...] = ()
+    """Episodes recorded before: what learning starts from, in place of an episode with random actions."""
     pose: Callable[[np.ndarray], Pose] | None = eqx.field(static=True, default=None)
     """What the plant looks like in a state, if it can be drawn."""
 
@@ -93,6 +96,9 @@ class Task(eqx.Module):
             f"angles must be different indices of states, 0 to {n - 1}": len(set(self.angles)) == len(self.angles)
             and all(0 <= a < n for a in self.angles),
             "policy_kind must be 'rbf' or 'linear'": self.policy_kind in ("rbf", "linear"),
+            f"logged must be episodes of {n} states and {m} actions": all(
+                (e.observations.shape[1], e.actions.shape[1]) == (n, m) for e in self.logged
+            ),
         }
         for sentence, holds in checks.items():
             if not holds:
