@@ -15,7 +15,17 @@ from scipy import stats
 from bayespilco import METHODS, LinearPolicy, RBFPolicy, tasks
 from bayespilco.experiments import paper, results
 from bayespilco.experiments.cluster import Cluster
-from bayespilco.experiments.comparison import ABLATIONS, PARTS, Study, Taken, part_file, read_outcome
+from bayespilco.experiments.comparison import (
+    ABLATIONS,
+    PARTS,
+    Study,
+    Taken,
+    collect,
+    data_file,
+    part_file,
+    read_outcome,
+    read_taken,
+)
 from bayespilco.experiments.jobs import Ended, Job, Status, perform
 from bayespilco.experiments.page import write_page
 from bayespilco.experiments.reproduce import reproduce, seed_jobs
@@ -141,6 +151,20 @@ def test_what_is_finished_is_not_computed_again(studied: Path, monkeypatch: pyte
     assert read(studied) == before
     with pytest.raises(ValueError, match=r"holds another study: there samples = 10; asked for samples = 9\. Choose"):
         reproduce(Study(**{**vars(TINY), "samples": 9}), studied, [3], Here())
+
+
+@one_process
+def test_an_interrupted_collection_goes_on(studied: Path, tmp_path: Path) -> None:
+    """After the last episode that was saved, to the same end; the time of both counts."""
+    directory = tmp_path / "seed-03"
+    shutil.copytree(studied / "seed-03", directory)
+    first, last = (directory / "data" / f"episode-0{n}.safetensors" for n in range(2))
+    before, kept = last.read_bytes(), first.stat().st_mtime_ns
+    last.unlink()
+    data_file(directory).unlink()
+    collect(TINY, 3, directory)
+    assert last.read_bytes() == before and first.stat().st_mtime_ns == kept
+    assert [one.wall_s > 0 for one in read_taken(directory)] == [True, True]
 
 
 @one_process
