@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from bayespilco.gaussian import Gaussian, Moments
 from bayespilco.gp import GaussianProcess
-from bayespilco.pair_sums import over_pairs, own_sums, pair_sum
+from bayespilco.pair_sums import over_pairs, own_sum, pair_sum
 from bayespilco.precision import float64
 from bayespilco.shrink import psd_root, shrink
 
@@ -59,7 +59,7 @@ def belief_moments(
     """
     flat, kernel_mean, C = _flattened(gp, Gaussian(mean_gaussian.mean, mean_gaussian.cov + cov))
     S = mean_gaussian.cov
-    second, _ = _second_moments(gp, mean_gaussian.mean, S, cov)
+    second = _second_moments(gp, mean_gaussian.mean, S, cov)
     spread = second - jnp.outer(kernel_mean, kernel_mean) + _linear_terms(C, S, gp.slope)  # Eq. 38
     return Moments(flat.mean, spread, flat.gain), flat.cov - spread  # Eq. 40
 
@@ -74,11 +74,10 @@ def _flattened(
     kernel_mean = jnp.sum(weighted, axis=1)
     mean = kernel_mean + gp.slope @ mu + gp.offset  # Eq. 25
     C = jnp.einsum("oij,oj->io", A, weighted @ (gp.inputs - mu))  # Eq. 26
-    second, traces = _second_moments(gp, mu, V, None)
+    second = _second_moments(gp, mu, V, None)
     cov = second - jnp.outer(kernel_mean, kernel_mean) + _linear_terms(C, V, gp.slope)  # Eq. 27
     if gp.precision is not None:
-        variance = gp.signal_variance - traces + _mean_uncertainty(gp, gaussian, A, log_q)
-        cov = cov + jnp.diag(variance)
+        cov = cov + jnp.diag(gp.signal_variance + _mean_uncertainty(gp, gaussian, A, log_q))
     return Moments(mean, cov, C + gp.slope.T), kernel_mean, C
 
 
@@ -87,11 +86,16 @@ def _kernel_average(
 ) -> tuple[Float[Array, "output input input"], Float[Array, "output points"]]:
     """`(L_a + V)^-1` and `log q(x_i, mu, L_a, V)` for every output and point (Eq. 30)."""
     centred = gp.inputs - mu
+    A, log_q = _blurred(gp, V)
+    return A, log_q[:, None] - jnp.einsum("opi,pi->op", centred @ A, centred) / 2
+
+
+def _blurred(
+    gp: GaussianProcess, V: Float[Array, "input input"]
+) -> tuple[Float[Array, "output input input"], Float[Array, " output"]]:
+    """`(L_a + V)^-1` and `log |L_a^-1 V + I|^-1/2`: each output's kernel, blurred by an uncertain input."""
     diagonal = jax.vmap(jnp.diag)
-    A, log_det = jax.vmap(shrink, in_axes=(0, None, 0))(
-        diagonal(gp.length_scales**-2), V, diagonal(1 / gp.length_scales)
-    )
-    return A, log_det[:, None] - jnp.einsum("opi,pi->op", centred @ A, centred) / 2
+    return jax.vmap(shrink, in_axes=(0, None, 0))(diagonal(gp.length_scales**-2), V, diagonal(1 / gp.length_scales))
 
 
 def _second_moments(
@@ -99,40 +103,44 @@ def _second_moments(
     mu: Float[Array, " input"],
     S: Float[Array, "input input"],
     V: Float[Array, "input input"] | None,
-) -> tuple[Float[Array, "output output"], Float[Array, " output"]]:
-    """`s_a^2 s_b^2 beta_a' Q beta_b` for every pair of outputs, and for `V = None` also `s_a^4 tr(W_a Q)`.
+) -> Float[Array, "output output"]:
+    """`s_a^2 s_b^2 beta_a' Q beta_b` for every pair of outputs; for `V = None` less `s_a^4 tr(W_a Q)` on the diagonal.
 
-    For one pair, `Q_ij = |R|^-1/2 exp(p_i + r_j + a_i' T b_j)` with `T = R^-1 S`, `a = (La+V)^-1 (x-mu)`, and
-    `p = log q + 1/2 a' T a`: the form that `pair_sums` sweeps.
+    For one pair, `log Q_ij` is a quadratic form of the two points, with `T = R^-1 S` and `A = (L+V)^-1`: its blocks are
+    `A_a - A_a T A_a`, `A_b - A_b T A_b` and `A_a T A_b`. That is what `pair_sums` sweeps.
     """
     if V is None:
-        A = jax.vmap(jnp.diag)(gp.length_scales**-2)
-        log_q = -jnp.sum(((gp.inputs - mu) / gp.length_scales[:, None, :]) ** 2, axis=-1) / 2
+        A, log_q = jax.vmap(jnp.diag)(gp.length_scales**-2), jnp.zeros_like(gp.offset)
     else:
-        A, log_q = _kernel_average(gp, mu, V)
-    a = (gp.inputs - mu) @ A
-    weights = gp.signal_variance[:, None] * gp.weights
+        A, log_q = _blurred(gp, V)
+    log_q = log_q + jnp.log(gp.signal_variance)
 
     # All pairs of outputs at once: first each with itself, then the others.
     outputs = gp.offset.shape[0]
     others = np.triu_indices(outputs, k=1)
     i, j = (np.concatenate([np.arange(outputs), index]) for index in others)
-    T, log_scale = jax.vmap(shrink, in_axes=(None, 0, None))(S, A[i] + A[j], psd_root(S))  # R^-1 S, log |R|^-1/2
-    p = log_q[i] + jnp.sum((a[i] @ T) * a[i], axis=-1) / 2 + log_scale[:, None] / 2
-    r = log_q[j] + jnp.sum((a[j] @ T) * a[j], axis=-1) / 2 + log_scale[:, None] / 2
+    T, log_R = jax.vmap(shrink, in_axes=(None, 0, None))(S, A[i] + A[j], psd_root(S))  # R^-1 S, log |R|^-1/2
+    AT, TA = A[i] @ T, T @ A[j]
+    M = AT @ A[j]
+    G, H = A[i] - AT @ A[i], A[j] - A[j] @ TA
+    k = log_q[i] + log_q[j] + log_R
 
     own, rest = slice(None, outputs), slice(outputs, None)
-    if V is None and gp.precision is not None:
-        W = gp.signal_variance[:, None, None] ** 2 * gp.precision
-        diagonal, traces = over_pairs(own_sums, p[own], a, T[own], weights, W)
-    else:
-        diagonal, traces = over_pairs(lambda *x: own_sums(*x, None), p[own], a, T[own], weights)
-    second = jnp.diag(diagonal)
+    W = gp.precision if V is None else None
+    weights = (gp.weights,) if W is None else (gp.weights, W)
+
+    def with_itself(k, G, M, u, W=None):  # type: ignore[no-untyped-def]
+        return own_sum(k, G, M, mu, gp.inputs, u, W)
+
+    def with_another(k, G, H, M, u, v):  # type: ignore[no-untyped-def]
+        return pair_sum(k, G, H, M, mu, gp.inputs, u, v)
+
+    second = jnp.diag(over_pairs(with_itself, k[own], G[own], M[own], *weights))
     if outputs > 1:
         i, j = others
-        off = over_pairs(pair_sum, p[rest], r[rest], a[i], a[j], T[rest], weights[i], weights[j])
+        off = over_pairs(with_another, k[rest], G[rest], H[rest], M[rest], gp.weights[i], gp.weights[j])
         second = second.at[i, j].set(off).at[j, i].set(off)
-    return second, traces
+    return second
 
 
 def _linear_terms(

@@ -8,58 +8,69 @@ import pytest
 from bayespilco.gaussian import Gaussian
 from bayespilco.gp import GaussianProcess
 from bayespilco.moments import belief_moments
-from bayespilco.pair_sums import LARGE, over_pairs, own_sums, pair_sum
+from bayespilco.pair_sums import LARGE, over_pairs, own_sum, pair_sum
 from tests.golden import assert_close
 
 
-def plain_pair_sum(p, r, a, b, T, u, v):  # type: ignore[no-untyped-def]
-    return jnp.sum(u[:, None] * v[None, :] * jnp.exp(p[:, None] + r[None, :] + a @ T @ b.T))
+def exponentials(k, G, H, M, mu, X):  # type: ignore[no-untyped-def]
+    c = X - mu
+    both = jnp.concatenate([jnp.repeat(c, len(c), axis=0), jnp.tile(c, (len(c), 1))], axis=1)
+    form = jnp.block([[G, -M], [-M.T, H]])
+    return jnp.exp(k - jnp.sum((both @ form) * both, axis=1) / 2).reshape(len(c), len(c))
 
 
-def plain_own_sums(p, a, T, u, W):  # type: ignore[no-untyped-def]
-    E = jnp.exp(p[:, None] + p[None, :] + a @ T @ a.T)
-    return jnp.sum(u[:, None] * u[None, :] * E), jnp.sum(W * E)
+def plain_pair_sum(k, G, H, M, mu, X, u, v):  # type: ignore[no-untyped-def]
+    return u @ exponentials(k, G, H, M, mu, X) @ v
 
 
-def data(points: int) -> dict[str, jax.Array]:
+def plain_own_sum(k, G, M, mu, X, u, W):  # type: ignore[no-untyped-def]
+    E = exponentials(k, G, G, M, mu, X)
+    return jnp.sum((jnp.outer(u, u) - (0 if W is None else W)) * E)
+
+
+def data(points: int) -> dict[str, jax.Array | None]:
     rng = np.random.default_rng(points)
-    T, W = rng.normal(size=(3, 3)), rng.normal(size=(points, points))
-    return {
-        "p": rng.normal(size=points),
-        "r": rng.normal(size=points),
-        "a": rng.normal(size=(points, 3)) / 2,
-        "b": rng.normal(size=(points, 3)) / 2,
-        "T": (T + T.T) / 4,
+    G, H, M, W = (rng.normal(size=(n, n)) / 3 for n in (3, 3, 3, points))
+    values = {
+        "k": rng.normal(),
+        "G": G + G.T,
+        "H": H + H.T,
+        "M": M,
+        "symmetric M": M + M.T,
+        "mu": rng.normal(size=3),
+        "X": rng.normal(size=(points, 3)),
         "u": rng.normal(size=points),
         "v": rng.normal(size=points),
-        "W": (W + W.T) / 2,
+        "W": W + W.T,
     }
+    return {"nothing": None, **{name: jnp.asarray(value) for name, value in values.items()}}
+
+
+def value_and_slopes(function, arguments):  # type: ignore[no-untyped-def]
+    """Where an argument is symmetric, only the symmetric part of its derivative has a meaning."""
+    present = [n for n, argument in enumerate(arguments) if argument is not None]
+    value, slopes = jax.jit(jax.value_and_grad(function, argnums=present))(*arguments)
+
+    def symmetric(slope: jax.Array, n: int) -> jax.Array:
+        square = slope.ndim == 2 and slope.shape[0] == slope.shape[1]
+        return slope + slope.T if square and bool((arguments[n] == arguments[n].T).all()) else slope
+
+    return value, [symmetric(slope, n) for n, slope in zip(present, slopes, strict=True)]
 
 
 @pytest.mark.parametrize("points", [7, LARGE + 3])
 def test_pair_sum(points: int) -> None:
-    arguments = [jnp.asarray(data(points)[name]) for name in "prabTuv"]
-    one = jax.jit(jax.value_and_grad(pair_sum, argnums=range(7)))(*arguments)
-    two = jax.jit(jax.value_and_grad(plain_pair_sum, argnums=range(7)))(*arguments)
+    arguments = [data(points)[name] for name in ("k", "G", "H", "M", "mu", "X", "u", "v")]
+    one, two = (value_and_slopes(function, arguments) for function in (pair_sum, plain_pair_sum))
     jax.tree.map(lambda x, y: assert_close(x, y, 1e-10), one, two)
 
 
 @pytest.mark.parametrize("points", [7, LARGE + 3])
-def test_own_sums(points: int) -> None:
-    """`T` and `W` are symmetric: the derivatives with respect to them agree along symmetric directions."""
-    arguments = [jnp.asarray(data(points)[name]) for name in "paTuW"]
-
-    def both(function):  # type: ignore[no-untyped-def]
-        def combined(*arguments):  # type: ignore[no-untyped-def]
-            s, t = function(*arguments)
-            return s * 1.3 + t * 0.7
-
-        value, slopes = jax.jit(jax.value_and_grad(combined, argnums=range(5)))(*arguments)
-        return value, [
-            slope + slope.T if slope.ndim == 2 and slope.shape[0] == slope.shape[1] else slope for slope in slopes
-        ]
-
-    jax.tree.map(lambda x, y: assert_close(x, y, 1e-10), both(own_sums), both(plain_own_sums))
+@pytest.mark.parametrize("uncertainty", ["W", "nothing"])
+def test_own_sum(points: int, uncertainty: str) -> None:
+    arguments = [data(points)[name] for name in ("k", "G", "symmetric M", "mu", "X", "u", uncertainty)]
+    one, two = (value_and_slopes(function, arguments) for function in (own_sum, plain_own_sum))
+    jax.tree.map(lambda x, y: assert_close(x, y, 1e-10), one, two)
 
 
 def test_pairs_at_once_and_one_after_the_other() -> None:

@@ -1,0 +1,41 @@
+"""How the library has its functions compiled: once per set of shapes, by XLA, quickly.
+
+On a CPU, XLA gives each of the hundreds of small kernels of a prediction a compiler context of its own ("fusion
+emitters"). Without them a value and gradient compiles in half the time and a fifth of the memory, and runs as fast.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import equinox as eqx
+import jax
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OPTIONS: dict[str, bool | int | float | str] = {"xla_cpu_use_fusion_emitters": False}
+
+
+def compiled(function: F) -> F:
+    """The function, compiled at its first call with each new structure and shapes of its arguments."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        return _with_options(function)(*arguments, **named)
+
+    return cast(F, call)
+
+
+@functools.cache
+def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    return eqx.filter_jit(function, compiler_options=_known_options())
+
+
+@functools.cache
+def _known_options() -> dict[str, bool | int | float | str] | None:
+    """The options, if this version of XLA knows them."""
+    try:
+        jax.jit(lambda x: x, compiler_options=OPTIONS)(0)
+    except jax.errors.JaxRuntimeError:
+        return None
+    return OPTIONS
