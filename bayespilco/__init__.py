@@ -4,6 +4,8 @@ To use it, `learn` a task from `tasks` with one of the four `METHODS`. What come
 `bayespilco.report` draws it.
 To read it, go down this list: each module imports only from those above it.
 
+    precision     double precision, whatever the process does otherwise
+    compilation   how functions are compiled
     gaussian      the language of every map: a Gaussian in, mean, covariance and gain out
     shrink        the one piece of small linear algebra, with its derivative
     features      sines and cosines of angles, and the squashing of actions

@@ -18,7 +18,7 @@ from bayespilco.execution import Executor, Learned, RandomActions, execute
 from bayespilco.improvement import Problem, search
 from bayespilco.policy import Policy
 from bayespilco.precision import float64
-from bayespilco.prediction import Prediction, Predictor, predict
+from bayespilco.prediction import Prediction, Predictor
 from bayespilco.tasks import Task
 from bayespilco.tasks.task import suggest
 from bayespilco.training.direct import DirectFit, fit_direct
@@ -167,9 +167,7 @@ def learn_episode(
     earlier = [record.policy for record in records]
     fresh = [task.random_policy(key) for key in jax.random.split(start, FRESH)] if n < EARLY else []
     found = search(problem, earlier, fresh, evaluations=settings.evaluations, on_progress=report("improve"))  # 6-8
-    predicted = eqx.filter_jit(predict)(
-        problem.predictor, found.policy, problem.dynamics, problem.initial, problem.cost, problem.steps
-    )
+    predicted = problem.prediction(found.policy)
     return Record(episode, fit, found.policy, predicted, found.evaluations, found.stopped)
 
 

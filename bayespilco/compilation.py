@@ -19,16 +19,15 @@ OPTIONS: dict[str, bool | int | float | str] = {"xla_cpu_use_fusion_emitters": F
 def compiled(function: F) -> F:
     """The function, compiled at its first call with each new structure and shapes of its arguments."""
 
+    @functools.cache
+    def ready() -> Callable[..., Any]:  # at the first call, not on import: asking XLA what it knows starts it
+        return eqx.filter_jit(function, compiler_options=_known_options())  # type: ignore[call-overload]
+
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
-        return _with_options(function)(*arguments, **named)
+        return ready()(*arguments, **named)
 
     return cast(F, call)
-
-
-@functools.cache
-def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    return eqx.filter_jit(function, compiler_options=_known_options())
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from bayespilco import deployment
 from bayespilco.belief import Belief
+from bayespilco.compilation import compiled
 from bayespilco.controller import Controller
 from bayespilco.dynamics import Dynamics
 from bayespilco.episode import Episode
@@ -109,7 +110,7 @@ def _agent(task: Task, executor: Executor, seed: int) -> Agent:
     return executor.controller(task)
 
 
-@eqx.filter_jit
+@compiled
 def _simulate(task: Task, simulation: Simulation, executor: Executor, keys: Array) -> Episode:
     def plant(x: Array, u: Array, key: Array) -> Array:
         return simulation(x, u)
@@ -120,7 +121,7 @@ def _simulate(task: Task, simulation: Simulation, executor: Executor, keys: Arra
 
 
 @float64
-@eqx.filter_jit
+@compiled
 def rehearse(task: Task, executor: Executor, plants: Dynamics, keys: Array) -> Episode:
     """Many episodes on plants drawn from a learned model, a plant of its own for each: a prediction by sampling.
 

@@ -15,12 +15,13 @@ import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from bayespilco.compilation import compiled
 from bayespilco.cost import SaturatingCost
 from bayespilco.dynamics import Dynamics
 from bayespilco.gaussian import Gaussian
 from bayespilco.policy import Policy
 from bayespilco.precision import float64
-from bayespilco.prediction import MostLikely, Predictor, predict
+from bayespilco.prediction import MostLikely, Prediction, Predictor, predict
 
 LINE_SEARCH_LIMIT = 20
 """Evaluations that one line search may take (as in the original programs)."""
@@ -41,7 +42,12 @@ class Problem(NamedTuple):
     @float64
     def value(self, policy: Policy) -> float:
         """The predicted total cost J of a policy."""
-        return float(_total_cost(policy, self))
+        return float(self.prediction(policy).total_cost)
+
+    @float64
+    def prediction(self, policy: Policy) -> Prediction:
+        """How a policy will do, step by step."""
+        return _prediction(policy, self)
 
     @float64
     def value_and_gradient(self, policy: Policy) -> tuple[Float[Array, ""], Policy]:
@@ -49,15 +55,18 @@ class Problem(NamedTuple):
         return _value_and_gradient(policy, self)
 
 
-def _predicted(policy: Policy, problem: Problem) -> Float[Array, ""]:
+# Compiled once per predictor, policy kind and number of points; episodes change only the numbers inside.
+@compiled
+def _prediction(policy: Policy, problem: Problem) -> Prediction:
+    return predict(problem.predictor, policy, problem.dynamics, problem.initial, problem.cost, problem.steps)
+
+
+@compiled
+@eqx.filter_value_and_grad
+def _value_and_gradient(policy: Policy, problem: Problem) -> Float[Array, ""]:
     return predict(
         problem.predictor, policy, problem.dynamics, problem.initial, problem.cost, problem.steps
     ).total_cost
-
-
-# Compiled once per predictor, policy kind and number of points; episodes change only the numbers inside.
-_total_cost = eqx.filter_jit(_predicted)
-_value_and_gradient = eqx.filter_jit(eqx.filter_value_and_grad(_predicted))
 
 
 class Improvement(eqx.Module):

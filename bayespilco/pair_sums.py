@@ -8,7 +8,7 @@ with its own uncertainty, where
 The points `X` are many; `k`, `G`, `H`, `M` and `mu` are small, and all that changes from step to step of a prediction.
 Their derivatives are the moments of the weights `w_ij = u_i v_j E_ij`: with row sums `w_i`, column sums `w_j` and
 `sum_j w_ij c_j` at hand, nothing of size points x points is needed again, kept, or differentiated. What only model
-training or a policy's centroids ask for, the derivatives along `X`, `u`, `v` and `W`, is worked out only if it is asked.
+training or a policy's centroids ask for, the derivatives along `X`, `u`, `v` and `W`, is made only when asked for.
 """
 
 from typing import Any

@@ -14,6 +14,7 @@ ORDER = [
     "logs",
     "plants",
     "precision",
+    "compilation",
     "gaussian",
     "shrink",
     "features",

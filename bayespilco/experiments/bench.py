@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayespilco import prediction
+from bayespilco.compilation import compiled
 from bayespilco.cost import SaturatingCost
 from bayespilco.dynamics import Dynamics
 from bayespilco.episode import Episode, batch
@@ -41,9 +42,6 @@ from bayespilco.training.transitions import input_masks, transitions
 Array = jax.Array
 Case = dict[str, Any]
 PREDICTORS: dict[str, prediction.Predictor] = {"unfiltered": prediction.Unfiltered(), "filtered": prediction.Filtered()}
-
-REPEATS = 20
-"""How often the floor's computations are repeated in one call, so that the call itself does not count."""
 
 SIZES: list[Case] = [
     {"name": "value_and_gradient", "predictor": predictor, "points": points, "steps": 60, "states": 4, "centroids": 100}
@@ -135,26 +133,29 @@ def _value_and_gradient(case: Case) -> Callable[[], object]:
 def _floor(case: Case) -> float:
     """CPU seconds of the exponentials and multiply-adds that the pair sums of all steps cannot avoid.
 
-    Per pair of outputs and step: one exponential per pair of points; the exponent, a product over the inputs; and the
-    sums of value and gradient, of which the exponentials are multiplied with 1 + inputs columns. The policy's sums are
-    counted as well. A filtered prediction needs the sums twice.
+    Per pair of outputs and step: one exponential per pair of points; the exponent, a product over the inputs; the sums
+    of value and gradient, for which the exponentials are multiplied with 1 + inputs columns from the one side and with
+    one from the other. The policy's sums are counted as well. A filtered prediction needs the sums twice.
     """
     random = np.random.default_rng(0)
 
     def sweep(points: int, size: int) -> float:
-        A, B = jnp.asarray(random.normal(size=(points, size))), jnp.asarray(random.normal(size=(size, points)))
-        V = jnp.asarray(random.normal(size=(points, 1 + size)))
-        E = jnp.asarray(-random.uniform(0, 3, size=(points, points)))
+        # Enough work that calling it does not count, little enough to stay in the cache.
+        at_once = max(1, 400_000 // points**2)
+        c, weights, u = (jnp.asarray(random.normal(size=(points, *rest))) for rest in ((size,), (1 + size,), ()))
+        E = jnp.asarray(-random.uniform(0, 3, size=(at_once, points, points)))
+        many = jnp.broadcast_to(c, (at_once, points, size))
         parts: list[tuple[Callable[..., Array], tuple[Array, ...]]] = [
             (jnp.exp, (E,)),
-            (lambda A, B: A @ B, (A, B)),
-            (lambda E, V: E @ V, (E, V)),
+            (lambda c, many: many @ c.T, (c, many)),
+            (lambda E, weights: E @ weights, (E, weights)),
+            (lambda E, u: u @ E, (E, u)),
         ]
         total = 0.0
         for function, arguments in parts:
-            call = functools.partial(jax.jit(_repeated(function)), *arguments)
+            call = functools.partial(compiled(function), *arguments)
             call()  # compile
-            total += min(_seconds(call)[0] for _ in range(5)) / REPEATS
+            total += min(_seconds(call)[0] for _ in range(20)) / at_once
         return total
 
     states = case["states"]
@@ -162,19 +163,6 @@ def _floor(case: Case) -> float:
     times = 2 if case["predictor"] == "filtered" else 1
     model = times * pairs * sweep(case["points"], states + 2)
     return case["steps"] * (model + sweep(case["centroids"], states + 1))
-
-
-def _repeated(function: Callable[..., Array]) -> Callable[..., Array]:
-    """The same computation many times in one call, each depending on the one before so that none is left out."""
-
-    def many(first: Array, *rest: Array) -> Array:
-        def step(carry: Array, _: None) -> tuple[Array, None]:
-            result = function(first + carry, *rest)
-            return 1e-30 * result[0, 0], None
-
-        return jax.lax.scan(step, jnp.zeros(()), length=REPEATS)[0]
-
-    return many
 
 
 def _random_episodes(trials: int) -> list[Episode]:
@@ -213,7 +201,7 @@ def _controller(case: Case) -> Filtered:
 
 def _control_step(case: Case) -> Callable[[], object]:
     controller, task = _controller(case), cart_pole()
-    step = eqx.filter_jit(lambda controller, belief, z: controller.step(belief, z, jax.random.key(0)))
+    step = compiled(lambda controller, belief, z: controller.step(belief, z, jax.random.key(0)))
     belief = controller.start(task.initial)
     return lambda: step(controller, belief, task.initial.mean)
 

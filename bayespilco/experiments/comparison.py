@@ -31,7 +31,7 @@ from bayespilco.execution import execute_many, rehearse
 from bayespilco.improvement import Problem, search
 from bayespilco.policy import Policy
 from bayespilco.precision import as_float64, float64
-from bayespilco.prediction import Prediction, Predictor, predict
+from bayespilco.prediction import Prediction, Predictor
 from bayespilco.runs import Run, learn, resume
 from bayespilco.runs.arrays import read_module, write_module
 from bayespilco.runs.directory import POLICIES
@@ -190,7 +190,7 @@ def compare(study: Study, seed: int, part: Part, directory: Path) -> None:
     problem = Problem(part.predictor, dynamics, task.initial, task.cost, task.steps)
     earlier = [record.policy for record in run.records]
     found = search(problem, earlier, fresh_policies(task, seed), evaluations=study.evaluations)
-    predicted = eqx.filter_jit(predict)(part.predictor, found.policy, dynamics, task.initial, task.cost, task.steps)
+    predicted = problem.prediction(found.policy)
     executions, samples, plants = (
         jax.random.split(_key(seed, purpose), count)
         for purpose, count in (("execute", study.executions), ("rehearse", study.samples), ("draw", study.samples))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from bayespilco.compilation import compiled
 from bayespilco.cost import SaturatingCost
 from bayespilco.episode import Episode
 from bayespilco.features import AngleFeatures
@@ -116,7 +117,7 @@ class Task(eqx.Module):
         return AngleFeatures(self.angles, tuple(i for i in range(len(self.states)) if i not in self.angles))
 
     @float64
-    @eqx.filter_jit
+    @compiled
     def random_policy(self, key: Array) -> Policy:
         """Where policy search starts when it knows nothing."""
         if self.policy_kind == "linear":

@@ -21,6 +21,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from bayespilco.compilation import compiled
 from bayespilco.dynamics import Dynamics
 from bayespilco.episode import Trials
 from bayespilco.features import AngleFeatures
@@ -107,7 +108,7 @@ class _Frame(eqx.Module):
         return p._replace(slope=slope, offset=(p.offset + p.slope @ self.centre) / self.size, weights=weights)
 
 
-@eqx.filter_jit
+@compiled
 def _value_and_gradient(
     variables: DirectParameters, frame: _Frame, model: DirectModel, trials: Trials, initial: Gaussian
 ) -> tuple[Array, DirectParameters]:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 from jaxtyping import Array
 
+from bayespilco.compilation import compiled
 from bayespilco.dynamics import Dynamics
 from bayespilco.gp import kernel, per_output
 from bayespilco.precision import float64
@@ -30,7 +31,7 @@ class CanDraw(Protocol):
 
 
 @float64
-@eqx.filter_jit
+@compiled
 def draw_many(fit: CanDraw, keys: Array) -> Dynamics:
     """A plant for each key: a `Dynamics` whose arrays have a leading axis."""
     return jax.vmap(lambda key: fit.draw(key))(keys)

@@ -22,6 +22,7 @@ import jax.scipy.linalg as jsl
 import numpy as np
 from jaxtyping import Array, Float
 
+from bayespilco.compilation import compiled
 from bayespilco.dynamics import Dynamics
 from bayespilco.episode import Trials
 from bayespilco.features import AngleFeatures
@@ -163,7 +164,7 @@ def _fit(
     return EvidenceFit(dynamics, best.value, count, best.stopped, p, frame, root)
 
 
-@eqx.filter_jit
+@compiled
 def negative_log_evidence(p: Parameters, frame: Frame, trials: Trials) -> Float[Array, ""]:
     """-log p(z), approximately, with the priors of the hyperparameters."""
     found = filter_trials(work_out(p, frame), trials)
@@ -199,7 +200,7 @@ class _Linear(eqx.Module):
     states: Float[Array, "trials times state"]
 
 
-@eqx.filter_jit
+@compiled
 def _linearise(p: Parameters, frame: Frame, trials: Trials) -> _Linear:
     found = filter_trials(work_out(p, frame), trials)
     J, w = found.jacobian, p.weights.reshape(-1)
@@ -281,7 +282,7 @@ def _moved(y: Float[Array, " all"], p: Parameters, root: Float[Array, "weights w
     )
 
 
-@eqx.filter_jit
+@compiled
 def _value_and_gradient(y: Array, p: Parameters, root: Array, frame: Frame, trials: Trials) -> tuple[Array, Array]:
     return jax.value_and_grad(lambda y: negative_log_evidence(_moved(y, p, root), frame, trials))(y)
 
@@ -360,7 +361,7 @@ def _spread_out(inputs: np.ndarray, lengths: np.ndarray, points: int) -> list[in
     return chosen
 
 
-@eqx.filter_jit
+@compiled
 def _posterior(root: Float[Array, "weights weights"], shape: tuple[int, int]) -> Float[Array, "state basis basis"]:
     """The covariance of each output's weights."""
     states, size = shape
@@ -368,7 +369,7 @@ def _posterior(root: Float[Array, "weights weights"], shape: tuple[int, int]) ->
     return jnp.stack([posterior[a, :, a] for a in range(states)])
 
 
-@eqx.filter_jit
+@compiled
 def _dynamics(p: Parameters, frame: Frame, P: Float[Array, "state basis basis"]) -> Dynamics:
     """The model in state units, as points, weights and matrices, with covariance `P` of each output's weights."""
     model, states, points = work_out(p, frame), p.weights.shape[0], frame.points.shape[0]

@@ -15,6 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from bayespilco.compilation import compiled
 from bayespilco.gp import GaussianProcess, condition_sparse
 from bayespilco.precision import as_float64, float64
 from bayespilco.training.likelihood import (
@@ -153,7 +154,7 @@ def fit_marginal(
     )
 
 
-@eqx.filter_jit
+@compiled
 def _value_and_gradient(
     vector: Array, data: Points, inducing: Array | None, kind: Kind, penalty: Penalty, snr: float
 ) -> tuple[Array, Array]:
@@ -272,7 +273,7 @@ def _packed(hyper: Hyperparameters, log_noise: np.ndarray) -> np.ndarray:
     return np.concatenate([lengths, signal[:, None], log_noise[:, None], slope, offset[:, None]], axis=1)
 
 
-@eqx.filter_jit
+@compiled
 def _solve(hyper: Hyperparameters, data: Points) -> tuple[Array, Array]:
     """`W = (K + sn^2 I)^-1` and `beta = W r`, zero on padding."""
     scaled = jnp.where(data.kernel_inputs, data.inputs * jnp.exp(-hyper.log_length_scales), 0.0)
