@@ -25,7 +25,9 @@ def compiled(function: F) -> F:
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
-        return ready()(*arguments, **named)
+        # Within another compiled function it becomes a part of that one.
+        within = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arguments, named)))
+        return (function if within else ready())(*arguments, **named)
 
     return cast(F, call)
 
