@@ -58,3 +58,15 @@ def _dynamics(episode: Episode) -> Dynamics:
     slope = np.eye(2, 3)
     gp = condition(inputs, x[1:], np.full((2, 3), 2.0), np.full(2, 0.5), np.full(2, 1e-4), slope, np.zeros(2))
     return Dynamics(gp, task.dynamics_features, np.square([0.021, 0.09]), np.full(2, 1e-6))
+
+
+def assert_same(one: object, other: object) -> None:
+    """To the bit, in every array."""
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert type(a) is type(b)
+        if isinstance(a, jax.Array):
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+        else:
+            assert a == b

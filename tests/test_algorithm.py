@@ -1,14 +1,16 @@
 """Algorithm 1 from end to end on the task that takes seconds, and the table of methods."""
 
 import functools
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from bayespilco import METHODS, Progress, Run, execution, learn, prediction, tasks
+from bayespilco import METHODS, Progress, Run, execution, learn, prediction, resume, tasks
 from bayespilco.algorithm import TRAINING
 from bayespilco.training.direct import fit_direct
+from tests.small_run import assert_same
 
 
 def _learn(**changes: object) -> Run:
@@ -52,10 +54,12 @@ def test_every_method_runs(method: str) -> None:
     assert run.prediction().cost_mean.shape == (run.task.steps + 1,)
 
 
-def test_direct_training_runs_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direct_training_runs_in_the_loop_and_is_resumed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(TRAINING, "direct", functools.partial(fit_direct, evaluations=10))
-    run = _learn(training="direct", method="pilco", episodes=2, evaluations=5)
+    run = _learn(training="direct", method="pilco", episodes=2, evaluations=5, out=tmp_path / "run")
     assert np.isfinite(run.records[-1].predicted_cost) and run.settings.training == "direct"
+    (tmp_path / "run" / "episode-01.safetensors").unlink()
+    assert_same(resume(tmp_path / "run"), run)
 
 
 @pytest.mark.parametrize(

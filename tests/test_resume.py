@@ -1,20 +1,25 @@
 """A run killed at any moment and resumed is, byte for byte, the run that was not."""
 
+import dataclasses
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from jax import tree
 
-from bayespilco import Settings, runs
+from bayespilco import METHODS, Record, Run, Settings, Task, learn, resume, runs, tasks
 from tests.killed import MOMENTS_OF_A_FILE
-from tests.small_run import small_run
+from tests.small_run import assert_same, small_run
 
 SMALL = ("--episodes", "2", "--points", "5", "--evaluations", "3", "--executions", "3")
 """A run that takes seconds."""
@@ -64,6 +69,122 @@ def test_a_run_killed_at_random_moments_ends_the_same(tmp_path: Path, kills: int
     print(f"{killed} kills, {run} runs ended identically")
 
 
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Learning that takes no time, and the numbers of the episodes that were learned."""
+    learned: list[int] = []
+
+    def learn_episode(task: Task, settings: Settings, records: Sequence[Record], _: object) -> Record:
+        learned.append(len(records))
+        return small_run(4).records[len(records)]
+
+    monkeypatch.setattr("bayespilco.runs.learning.learn_episode", learn_episode)
+    return learned
+
+
+def test_callbacks_see_the_run_so_far_and_can_stop_it(replayed: list[int]) -> None:
+    seen: list[Run] = []
+    run = learn("spring", episodes=4, callbacks=[seen.append, lambda run: len(run.records)])
+    assert [len(each.records) for each in seen] == [1, 2, 3, 4], "only True stops, not a number"
+    assert_same(seen[-1], run)
+    for yes in (True, np.bool_(True)):
+        told: list[int] = []
+        run = learn(
+            "spring",
+            episodes=4,
+            callbacks=[
+                lambda run, yes=yes: yes if len(run.records) == 2 else None,
+                lambda run, told=told: told.append(len(run.records)),
+            ],
+        )
+        assert len(run.records) == 2 and told == [1, 2], "all are told, also of the last episode"
+    costs = [record.predicted_cost for record in small_run(4).records]
+    limit = (costs[0] + costs[1]) / 2
+    stopped = learn("spring", episodes=4, callbacks=[runs.stop_below(limit)])
+    assert len(stopped.records) == next(n for n, cost in enumerate(costs, 1) if cost < limit)
+
+
+def test_resuming_in_python(replayed: list[int], tmp_path: Path) -> None:
+    def interrupt(run: Run) -> None:
+        if len(run.records) == 2:
+            raise KeyboardInterrupt
+
+    whole = learn("spring", episodes=4, seed=3, points=7)
+    with pytest.raises(KeyboardInterrupt):
+        learn("spring", episodes=4, seed=3, points=7, out=tmp_path / "run", callbacks=[interrupt])
+    assert_same(Run.load(tmp_path / "run").records, whole.records[:2])
+    with pytest.raises(ValueError, match=r"not empty\. Choose another, go on with it \(`bayespilco resume"):
+        learn("spring", out=tmp_path / "run")
+    replayed.clear()
+    seen: list[Run] = []
+    assert_same(resume(tmp_path / "run", callbacks=[seen.append]), whole)
+    assert replayed == [2, 3]
+    assert [len(each.records) for each in seen] == [2, 3, 4], "first asked about what there was"
+    assert_same(resume(tmp_path / "run"), whole)
+    assert replayed == [2, 3]
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["episode"] for line in lines] == [0, 1, 2, 3]
+
+
+def test_what_wanted_to_stop_before_the_kill_still_does(replayed: list[int], tmp_path: Path) -> None:
+    small_run(2).save(tmp_path / "run")
+    with runs.RunDirectory.open(tmp_path / "run") as opened:
+        opened.extend(4)
+    run = resume(tmp_path / "run", callbacks=[lambda run: len(run.records) == 2])
+    assert len(run.records) == 2 and replayed == []
+
+
+def test_a_task_of_ones_own_is_given_again(replayed: list[int], tmp_path: Path) -> None:
+    mine = eqx.tree_at(lambda task: task.sensor_std, tasks.spring(), jnp.array([0.1, 0.1]))
+    mine = dataclasses.replace(mine, name="my spring")
+    learn(mine, episodes=1, out=tmp_path / "run")
+    with pytest.raises(ValueError, match="'my spring', which is not built in"):
+        resume(tmp_path / "run")
+    assert_same(resume(tmp_path / "run", mine).task, mine)
+    assert_same(Run.load(tmp_path / "run", mine).task, mine)
+
+
+def test_what_can_be_asked_of_a_run() -> None:
+    run = small_run(3)
+    assert run.prediction() is run.records[2].prediction and run.prediction(0) is run.records[0].prediction
+    with pytest.raises(ValueError, match="episodes 0 to 2; given 3"):
+        run.prediction(3)
+    executor, z = METHODS[run.method].executor(run.policy, run.dynamics), jnp.array([0.1, 0.2])
+    _, expected = executor.step(executor.start(run.task.initial), z, jax.random.key(0))
+    for _ in range(2):  # each is a new one, whose belief has seen nothing
+        assert np.allclose(run.controller.act(np.asarray(z)), expected, rtol=1e-9, atol=0)
+
+
+def events(directory: Path) -> list[tuple[int, str, float]]:
+    """TensorBoard's file by hand: records of length, check sum, event, check sum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    (file,) = (directory / "tensorboard").iterdir()
+    content, at, found = file.read_bytes(), 0, []
+    while at < len(content):
+        size = int.from_bytes(content[at : at + 8], "little")
+        event = Event.FromString(content[at + 12 : at + 12 + size])
+        found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+        at += 16 + size
+    return found
+
+
+def test_tensorboard_has_one_curve_after_an_interruption(replayed: list[int], tmp_path: Path) -> None:
+    learn("spring", episodes=2, callbacks=[runs.TensorBoard(tmp_path)])
+    learn("spring", episodes=3, callbacks=[runs.TensorBoard(tmp_path)])
+    found = events(tmp_path)
+    assert [step for step, name, _ in found if name == "predicted_cost"] == [0, 1, 2]
+    values = {(step, name): value for step, name, value in found}
+    assert np.isclose(values[1, "executed_cost"], small_run(3).records[1].executed_cost, rtol=1e-6)
+    assert np.isclose(values[2, "sensor_std/velocity"], 0.09, rtol=1e-6)
+
+
+def test_without_the_extra_tensorboard_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
+    with pytest.raises(ValueError, match=r"pip install 'bayespilco\[tensorboard\]'"):
+        runs.TensorBoard(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole run that need not be learned again: only its writing is tried."""
@@ -72,7 +193,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = runs.Config("spring", Settings(episodes=2), executions=3)
     with runs.RunDirectory.create(directory, config, run.task) as opened:
         opened.keep(run.records)
-        opened.keep_evaluation(tree.map(lambda leaf: jnp.stack([leaf] * 3), run.records[0].episode))
+        opened.keep_evaluation(jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), run.records[0].episode))
     assert start("never", directory, "resume", directory).wait() == 0
     return directory
 

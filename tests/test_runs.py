@@ -15,7 +15,7 @@ from bayespilco import Episode, Run, Settings, runs, tasks
 from bayespilco.algorithm import Record
 from bayespilco.runs.arrays import read_module, write_module
 from bayespilco.training.direct import DirectFit
-from tests.small_run import small_run
+from tests.small_run import assert_same, small_run
 
 CONFIG = runs.Config("spring", Settings(episodes=2))
 
@@ -25,17 +25,6 @@ def directory(tmp_path: Path) -> Path:
     """A saved run."""
     small_run().save(tmp_path / "run")
     return tmp_path / "run"
-
-
-def assert_same(one: object, other: object) -> None:
-    assert jax.tree.structure(one) == jax.tree.structure(other)
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        assert type(a) is type(b)
-        if isinstance(a, jax.Array):
-            assert (a.dtype, a.shape) == (b.dtype, b.shape)
-            assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
-        else:
-            assert a == b
 
 
 def test_a_run_comes_back_bit_for_bit(directory: Path) -> None:

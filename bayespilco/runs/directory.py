@@ -46,7 +46,7 @@ class RunDirectory:
         path = Path(path)
         if path.exists() and not path.is_dir():
             raise ValueError(f"{path} is a file; give a directory.")
-        found = path.is_dir() and set(path.iterdir()) - set(unfinished(path, CONFIG))
+        found = path.is_dir() and set(path.iterdir()) - set(_of_a_false_start(path, task))
         if found and not force:
             hint = f", go on with it (`bayespilco resume {path}`)" if (path / CONFIG).exists() else ""
             raise ValueError(
@@ -121,6 +121,13 @@ class RunDirectory:
             (self.path / name).unlink(missing_ok=True)
         self.config = dataclasses.replace(self.config, settings=settings)
         write(self.path / CONFIG, self.config.text().encode())
+
+
+def _of_a_false_start(path: Path, task: Task) -> list[Path]:
+    """What was left by a process that was killed before the configuration, and so the run, was there."""
+    begun = [*unfinished(path, CONFIG), *unfinished(path, LOGGED)]
+    same = task.logged and (path / LOGGED).exists() and (path / LOGGED).read_text() == deployment.log_text(task)
+    return [*begun, path / LOGGED] if same and not (path / CONFIG).exists() else begun
 
 
 def metrics(record: Record) -> dict[str, Any]:
