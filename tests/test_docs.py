@@ -13,6 +13,7 @@ import pytest
 
 import bayespilco
 from bayespilco import METHODS, runs
+from tests.small_run import small_run
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,6 +48,15 @@ def test_python_of_the_readme_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"^predicted [\d.]+, executed [\d.]+ \+- [\d.]+$", done.stdout, re.MULTILINE)
     assert (tmp_path / "costs.png").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["runs", "when-learning-fails"])
+def test_python_of_the_howtos_runs(page: str, tmp_path: Path) -> None:
+    small_run().save(tmp_path / "runs" / "first")
+    (program,) = blocks(ROOT / "docs" / "howto" / f"{page}.md", "python")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "NPROC": "1"}
+    subprocess.run([sys.executable, "-W", "error", "-c", program], env=environment, cwd=tmp_path, check=True)
 
 
 def test_the_readme_has_ten_lines_of_python_and_two_commands() -> None:
