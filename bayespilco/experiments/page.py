@@ -127,16 +127,17 @@ def _methods_table(summary: Numbers, compared: bool) -> str:
 
 
 def _order_sentences(summary: Numbers) -> str:
-    n = summary["seeds"]
+    count = summary["seeds"]
     others = [method for method in METHODS if method != OURS]
     beaten = ", ".join(
         f"`{method}` in {summary['best_in'][method]} (largest p {summary['rank_sum_largest_p'][method]:.1g})"
         for method in others
     )
+    order = " < ".join(f"`{method}`" for method in paper.ORDER)
     return (
-        f"Of {n} data sets, `{OURS}` costs less than {beaten}; Wilcoxon's rank-sum test compares the executed costs of "
-        f"a data set. It is best of all in {summary['best_of_all_in']}; the paper's whole order "
-        f"({' < '.join(f'`{method}`' for method in paper.ORDER)}) holds in {summary['paper_order_in']}."
+        f"Of {count} data set{'s' if count > 1 else ''}, `{OURS}` costs less than {beaten}; Wilcoxon's rank-sum test "
+        f"compares the executed costs of a data set. It is best of all in {summary['best_of_all_in']}; the whole "
+        f"order of the paper ({order}) holds in {summary['paper_order_in']}."
     )
 
 
@@ -219,6 +220,14 @@ def _shortcomings(found: Numbers) -> str:
         if abs(ours) > abs(theirs):
             said.append(
                 f"The prediction of `{method}` is off by {ours:+.2f} in the median; the paper's was by {theirs:+.2f}."
+            )
+        last, published_last = (
+            summary["methods"][method]["final_cost"]["median"],
+            float(paper.curve("executed", method)[0][-1]),
+        )
+        if last > published_last:
+            said.append(
+                f"At the last step `{method}` costs {last:.3f} in the median; in the paper {published_last:.3f}."
             )
     if summary["paper_order_in"] < len(seeds):
         said.append(

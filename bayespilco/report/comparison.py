@@ -26,20 +26,20 @@ def draw_methods(published: Mapping[str, Curve], ours: Mapping[str, Curve], dt: 
     """The figure of the publication, and the same from our data sets: cost per step of all methods."""
     panels = {"McAllister & Rasmussen 2016, one data set": published} if published else {}
     panels[f"ours, mean of {seeds} data sets" if seeds > 1 else "ours, one data set"] = ours
-    figure, axes = new_figure(1, len(panels), 5.4 * len(panels), 4.2)
+    figure, axes = new_figure(1, len(panels), 5.4 * len(panels), 4.6)
     for ax, (title, curves) in zip(axes[0], panels.items(), strict=True):
         for method, (mean, std) in curves.items():
             label = f"{method}: total {mean.sum():.1f}"
-            band(ax, dt * np.arange(len(mean)), mean, std, STYLES[method][0], label, method != "bayes-filter")
+            band(ax, dt * np.arange(len(mean)), mean, std, STYLES[method][0], label, method != "bayes-filter", 0.12)
         _cost_axis(ax, dt * (len(mean) - 1))
         ax.set_title(title, loc="left", fontsize=11)
-        ax.legend(title=f"{what} cost, mean ± std of one run", frameon=True, fontsize=8, title_fontsize=8)
+        _legend_below(ax, f"{what} cost, mean ± std of one run")
     return figure
 
 
 def draw_promises(curves: Mapping[str, Curves], dt: float) -> Figure:
     """Did the predictions keep their promise? Per method: predicted, sampled with its 90 % band, and executed."""
-    figure, axes = new_figure(2, 2, 10.8, 7.6)
+    figure, axes = new_figure(2, 2, 10.8, 8.6)
     for ax, (method, columns) in zip(axes.flat, curves.items(), strict=True):
         mean = {name: values.mean(axis=0) for name, values in columns.items()}
         time = dt * np.arange(len(mean["executed_mean"]))
@@ -63,7 +63,7 @@ def draw_promises(curves: Mapping[str, Curves], dt: float) -> Figure:
         _cost_axis(ax, time[-1])
         covered = columns["covered"].mean()
         ax.set_title(f"{method}: the band covers {covered:.0%} of executed costs", loc="left", fontsize=11)
-        ax.legend(frameon=True, fontsize=8)
+        _legend_below(ax)
     return figure
 
 
@@ -93,6 +93,14 @@ def draw_seeds(
     ax.grid(axis="x", visible=False)
     ax.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
     return figure
+
+
+def _legend_below(ax: Axes, title: str | None = None) -> None:
+    """Curves cross every corner."""
+    place = (0.5, -0.14)
+    ax.legend(
+        title=title, frameon=False, fontsize=9, title_fontsize=9, loc="upper center", bbox_to_anchor=place, ncols=2
+    )
 
 
 def _cost_axis(ax: Axes, end: float) -> None:

@@ -22,8 +22,15 @@ def new_figure(rows: int, columns: int, width: float, height: float) -> tuple[Fi
 
 
 def band(
-    ax: Axes, x: np.ndarray, mean: np.ndarray, spread: np.ndarray, colour: str, label: str, dashed: bool = False
+    ax: Axes,
+    x: np.ndarray,
+    mean: np.ndarray,
+    spread: np.ndarray,
+    colour: str,
+    label: str,
+    dashed: bool = False,
+    alpha: float = 0.2,
 ) -> None:
     """A line with a band of `spread` around it; dashes tell the lines apart where colours do not."""
-    ax.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
+    ax.fill_between(x, mean - spread, mean + spread, color=colour, alpha=alpha, linewidth=0)
     ax.plot(x, mean, color=colour, linewidth=1.8, linestyle="--" if dashed else "-", label=label)
