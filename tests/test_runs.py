@@ -120,6 +120,30 @@ def test_a_bad_file_is_refused_by_name(directory: Path, damage: str) -> None:
         Run.load(directory)
 
 
+@pytest.mark.parametrize("count", [200, pytest.param(20000, marks=pytest.mark.slow)])
+def test_whatever_happens_to_a_file_is_noticed(directory: Path, tmp_path: Path, count: int) -> None:
+    """Bits flipped, bytes lost, doubled or overwritten, anywhere: no other run is ever loaded instead."""
+    random, content = np.random.default_rng(0), (directory / "episode-01.safetensors").read_bytes()
+    known = runs.directory._not_in_the_file(tasks.spring(), "evidence")
+    file = tmp_path / "damaged.safetensors"
+    header = 8 + int.from_bytes(content[:8], "little")
+    for _ in range(count):
+        end = header if random.random() < 0.5 else len(content)  # half of them in the header
+        at, size = int(random.integers(end)), int(random.integers(1, 20))
+        damaged = [
+            content[:at] + bytes([content[at] ^ 1 << int(random.integers(8))]) + content[at + 1 :],
+            content[:at] + content[at + size :],
+            content[:at],
+            content[: at + size] + content[at:],
+            content[:at] + random.bytes(size) + content[at + size :],
+        ][random.integers(5)]
+        if damaged.replace(b" ", b"") == content.replace(b" ", b""):
+            continue  # padding
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"damaged\.safetensors"):
+            read_module(file, Record, known)
+
+
 def test_a_record_of_another_task_is_refused(directory: Path) -> None:
     other = CONFIG.text().replace("spring", "cart-pole")
     (directory / "config.toml").write_text(other)

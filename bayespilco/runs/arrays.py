@@ -3,9 +3,11 @@
 A module is a tree: its leaves are arrays and a few plain values (a count, a sentence), and a leaf's name is the path of
 fields that leads to it, such as `policy/offset`. What is static in a module (which states are angles, say) is not
 in the file: it belongs to the task. Reading goes through the constructors, so that everything they check is checked.
+Equal modules make equal files, and a check sum tells a file that has changed since it was written.
 """
 
 import dataclasses
+import hashlib
 import json
 import typing
 from collections.abc import Mapping
@@ -16,14 +18,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from bayespilco.precision import float64
 from bayespilco.runs.files import write
 
 FORMAT = "bayespilco 2"
 """2 since a record keeps the whole fit; 1 kept the dynamics alone."""
+CHECK = "sha256"
+"""The entry of the metadata with the check sum."""
 Leaves = dict[str, Any]
 """Arrays and plain values by their paths."""
 M = TypeVar("M", bound=eqx.Module)
@@ -34,15 +38,28 @@ def write_module(path: Path, module: eqx.Module) -> None:
     named = leaves(module)
     tensors = {name: leaf for name, leaf in named.items() if isinstance(leaf, np.ndarray)}
     values = {name: json.dumps(leaf) for name, leaf in named.items() if name not in tensors}
-    write(path, _in_order(save(tensors, {"format": FORMAT, **values})))
+    header, data = _split(save(tensors, {"format": FORMAT, **values}))
+    header["__metadata__"][CHECK] = _check_sum(header, data)
+    text = _text(header)
+    text += b" " * (-len(text) % 8)  # the arrays begin at a multiple of 8
+    write(path, len(text).to_bytes(8, "little") + text + data)
 
 
-def _in_order(content: bytes) -> bytes:
-    """The same file with its metadata sorted: safetensors shuffles them, and equal modules are to be equal files."""
+def _split(content: bytes) -> tuple[dict[str, Any], bytes]:
+    """A safetensors file: the length of a header, the header in JSON, and the arrays' bytes."""
     end = 8 + int.from_bytes(content[:8], "little")
-    header = json.dumps(json.loads(content[8:end]), sort_keys=True, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)  # the arrays begin at a multiple of 8
-    return len(header).to_bytes(8, "little") + header + content[end:]
+    return json.loads(content[8:end]), content[end:]
+
+
+def _text(header: dict[str, Any]) -> bytes:
+    """The header in one order. safetensors' own changes from time to time."""
+    return json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _check_sum(header: dict[str, Any], data: bytes) -> str:
+    """Of all that the file says, except the check sum itself."""
+    rest = {name: value for name, value in header["__metadata__"].items() if name != CHECK}
+    return hashlib.sha256(_text(header | {"__metadata__": rest}) + data).hexdigest()
 
 
 def leaves(module: eqx.Module) -> Leaves:
@@ -79,14 +96,17 @@ def read_module(path: Path, kind: type[M], known: Mapping[str, Any], *, batched:
 
 def _read(path: Path) -> Leaves:
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: jnp.asarray(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+        content = path.read_bytes()
+        tensors = {name: jnp.asarray(array) for name, array in load(content).items()}
+        header, data = _split(content)
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise ValueError(f"{path} cannot be read: {error}. It may be damaged, cut short or of another kind.") from error
+    metadata = dict(header.get("__metadata__", {}))
     written = metadata.pop("format", "something else")
     if written != FORMAT:
         raise ValueError(f"{path} was not written by this version of bayespilco ({FORMAT!r}), but by {written!r}.")
+    if CHECK in metadata and metadata.pop(CHECK) != _check_sum(header, data):  # a file without one is taken as it is
+        raise ValueError(f"{path} is damaged: its check sum is not that of its content.")
     try:
         values = {name: json.loads(value) for name, value in metadata.items()}
     except ValueError as error:
