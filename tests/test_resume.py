@@ -21,7 +21,7 @@ from bayespilco import METHODS, Record, Run, Settings, Task, learn, resume, runs
 from tests.killed import MOMENTS_OF_A_FILE
 from tests.small_run import assert_same, small_run
 
-SMALL = ("--episodes", "2", "--points", "5", "--evaluations", "3", "--executions", "3")
+SMALL = ("--points", "5", "--evaluations", "3", "--executions", "3")
 """A run that takes seconds."""
 
 
@@ -36,34 +36,47 @@ def files(directory: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in directory.iterdir()}
 
 
-def next_command(directory: Path) -> list[str]:
+def next_command(directory: Path, episodes: int) -> list[str]:
     """What a user would do after a kill: begin again if nothing was begun, and go on otherwise."""
     if (directory / "config.toml").exists():
         return ["resume", str(directory)]
-    return ["learn", "spring", *SMALL, "--out", str(directory)]
+    return ["learn", "spring", "--episodes", str(episodes), *SMALL, "--out", str(directory)]
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])])
-def test_a_run_killed_at_random_moments_ends_the_same(tmp_path: Path, kills: int) -> None:
-    begin = time.monotonic()
-    assert start("never", "no", *next_command(tmp_path / "whole")).wait() == 0
-    took = (time.monotonic() - begin) / 2  # the first one compiles
-    expected, chance, killed, run = files(tmp_path / "whole"), random.Random(0), 0, 0
+def kill_at_random(process: subprocess.Popen[bytes], directory: Path, in_all: int, chance: random.Random) -> bool:
+    """Kill a process up to some seconds after its directory has some number of files. False if it ended before."""
+    enough = chance.randint(len(saved(directory)), in_all - 1)
+    while len(saved(directory)) < enough and process.poll() is None:
+        time.sleep(0.002)
+    try:
+        assert process.wait(chance.uniform(0, 5)) == 0
+        return False
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        return True
+
+
+def saved(directory: Path) -> list[str]:
+    return [file.name for file in directory.glob("[!.]*")]
+
+
+MANY = pytest.param(40, 3, marks=[pytest.mark.slow, pytest.mark.timeout(14400)])
+
+
+@pytest.mark.parametrize(("kills", "episodes"), [(2, 2), MANY])
+def test_a_run_killed_at_random_moments_ends_the_same(tmp_path: Path, kills: int, episodes: int) -> None:
+    def go_on(directory: Path) -> subprocess.Popen[bytes]:
+        return start("never", "no", *next_command(directory, episodes))
+
+    assert go_on(tmp_path / "whole").wait() == 0
+    expected, chance, killed, run = files(tmp_path / "whole"), random.Random(1), 0, 0
     while killed < kills:
-        directory, finished = tmp_path / f"run-{run}", False
-        while not finished:
-            command, begin = next_command(directory), time.monotonic()
-            process = start("never", "no", *command)
-            try:
-                finished = process.wait(chance.uniform(0, took) if killed < kills else None) == 0
-                assert finished
-                took = time.monotonic() - begin if command[0] == "learn" else took
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                killed += 1
-                saved = len(list(directory.glob("*")))
-                print(f"kill {killed}: run {run}, after {time.monotonic() - begin:.1f} s, {saved} files saved")
+        directory = tmp_path / f"run-{run}"
+        while killed < kills and kill_at_random(go_on(directory), directory, len(expected), chance):
+            killed += 1
+            print(f"kill {killed}: run {run}, {len(saved(directory))} of {len(expected)} files saved", flush=True)
+        assert go_on(directory).wait() == 0
         assert files(directory) == expected
         run += 1
     print(f"{killed} kills, {run} runs ended identically")
