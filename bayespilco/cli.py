@@ -91,7 +91,7 @@ def bayespilco(
 **Methods**: bayes-filter, pilco, deisenroth, dallaire (described by `bayespilco methods`)
 
 **The directory** gets config.toml, metrics.jsonl and one episode-NN.safetensors per episode while learning goes on, and
-evaluation.json, costs.png, learning.png and states.png at the end. However learning was interrupted,
+evaluation.json, costs.png, learning.png, states.png and poses.png at the end. However learning was interrupted,
 `bayespilco resume` goes on from there."""
 )
 def learn(

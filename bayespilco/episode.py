@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -59,6 +60,11 @@ class Trials(eqx.Module):
     actions: Float[Array, "trials steps action"]
     observed: Bool[Array, "trials times"]
     """Which observations are complete: false where an entry is missing, and on padding."""
+
+    @property
+    def lasting(self) -> Bool[Array, "trials times"]:
+        """Where an observation is still to come, or there: false on the padding behind the last one."""
+        return jnp.flip(jax.lax.cummax(jnp.flip(self.observed.astype(jnp.int32), 1), axis=1), 1) > 0
 
     @property
     def transitions(self) -> Bool[Array, "trials steps"]:

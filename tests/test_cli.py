@@ -67,6 +67,7 @@ def test_learning_leaves_a_run_and_pictures(capsys: pytest.CaptureFixture[str]) 
         "evaluation.safetensors",
         "learning.png",
         "metrics.jsonl",
+        "poses.png",
         "states.png",
     ]
     assert len(Run.load("first").records) == 2

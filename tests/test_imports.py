@@ -36,6 +36,7 @@ ORDER = [
     "runs",
     "export",
     "report",
+    "environments",
     "experiments",
     "console",
     "cli",

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bayespilco import METHODS, Belief, Episode, Task, logs, tasks
+from bayespilco import METHODS, AngleFeatures, Belief, Episode, Gaussian, Task, logs, tasks
 from bayespilco.episode import batch
 from bayespilco.execution import RandomActions, execute, execute_many
 from bayespilco.plants import Paced, RandomAgent, Rig
 from bayespilco.training.filtering import negative_log_evidence
+from bayespilco.training.trajectory import Frame, Parameters, filter_trials, work_out
 from tests.small_run import small_run
 
 DT = 0.04
@@ -262,6 +263,26 @@ def test_a_plant_that_fails_says_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"after 5 samples: JSONDecodeError.*recorded is in .*log\.csv"):
         execute(task, RandomActions(task.action_limits), jax.random.key(0))
     plant.close()
+
+
+def test_an_episode_that_ended_early_does_not_spoil_training() -> None:
+    """An unstable model runs away where nothing holds it, beyond all numbers; behind the last sample it must not."""
+    frame = Frame(AngleFeatures((), (0, 1)), jnp.zeros(2), jnp.ones(2), jnp.zeros((1, 2)), Gaussian([0.1], [[0.01]]))
+    weights = jnp.array([[0.0, 3.0, 0.0, 0.0]])  # x' = 4 x
+    zero = jnp.zeros(1)
+    parameters = Parameters(jnp.zeros((1, 2)), zero, zero - 2, zero - 2, weights)
+    z = np.full((701, 1), np.nan)
+    z[:4, 0] = [0.1, 0.4, 1.6, 6.4]
+    trials = batch([Episode(z, np.zeros((700, 1)))])
+
+    @jax.jit
+    @jax.value_and_grad
+    def surprise(parameters: Parameters) -> jax.Array:
+        found = filter_trials(work_out(parameters, frame), trials)
+        return jnp.sum(found.white**2) / 2 + found.log_det
+
+    value, gradient = surprise(parameters)
+    assert np.isfinite(value) and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
 def test_training_bridges_missing_samples() -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+from PIL import Image
 
-from bayespilco import Episode, report
+from bayespilco import Episode, Task, report, tasks
 from tests.small_run import small_run
 
 
@@ -55,6 +57,24 @@ def test_every_state_and_action_has_its_panel_and_unit() -> None:
 def test_files_are_pictures(tmp_path: Path) -> None:
     before = "matplotlib.pyplot" in sys.modules
     paths = report.save_figures(small_run(), executions(), tmp_path)
-    assert [path.name for path in paths] == ["costs.png", "learning.png", "states.png"]
+    assert [path.name for path in paths] == ["costs.png", "learning.png", "states.png", "poses.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
     assert ("matplotlib.pyplot" in sys.modules) == before
+
+
+def test_poses_show_the_plant_over_time(tmp_path: Path) -> None:
+    task = tasks.spring()
+    states = np.column_stack([np.linspace(0, 0.5, 11), np.zeros(11)])
+    figure = report.draw_poses(task, states, count=3)
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles == ["0 s", "1 s", "2 s"]
+    for ax, position in zip(figure.axes, (0.0, 0.25, 0.5), strict=True):
+        drawn = [np.column_stack(line.get_data()) for line in ax.lines]
+        assert any(np.allclose(line, [[position, 0.0]]) for line in drawn), "the mass is where it was"
+        assert any(np.allclose(line, [[0.5, 0.0]]) for line in drawn), "and the goal where it is"
+    report.animate(task, states, tmp_path / "moving.gif")
+    with Image.open(tmp_path / "moving.gif") as moving:
+        assert moving.n_frames > 5 and moving.info["duration"] == 200
+    plain = Task(**(vars(task) | {"pose": None}))
+    with pytest.raises(ValueError, match="does not say what it looks like"):
+        report.draw_poses(plain, states)

@@ -6,21 +6,31 @@ Figures are made without pyplot, so that drawing neither needs a display nor cha
 from io import BytesIO
 from pathlib import Path
 
+import numpy as np
+
 from bayespilco.episode import Episode
 from bayespilco.report.costs import draw_costs as draw_costs
 from bayespilco.report.learning import draw_learning as draw_learning
+from bayespilco.report.poses import animate as animate
+from bayespilco.report.poses import draw_poses as draw_poses
 from bayespilco.report.states import draw_states as draw_states
 from bayespilco.runs import Run
 from bayespilco.runs.files import write
 
 
 def save_figures(run: Run, executed: Episode, directory: Path | str) -> list[Path]:
-    """Draw everything about a run and its executed policy: `costs.png`, `learning.png` and `states.png`."""
+    """Draw everything about a run and its executed policy: `costs.png`, `learning.png`, `states.png`, `poses.png`.
+
+    Of a plant whose latent states are not known there are no states, and only what says how it looks has poses.
+    """
     figures = {
         "costs.png": draw_costs(run, executed),
         "learning.png": draw_learning(run, executed),
-        "states.png": draw_states(run, executed),
     }
+    if executed.states is not None:
+        figures["states.png"] = draw_states(run, executed)
+        if run.task.pose is not None:
+            figures["poses.png"] = draw_poses(run.task, np.asarray(executed.states)[0])
     paths = []
     for name, figure in figures.items():
         picture = BytesIO()

@@ -28,7 +28,7 @@ FITS = {"evidence": EvidenceFit, "direct": DirectFit}
 PICTURES = ("costs.png", "learning.png", "states.png")
 RESULTS = (EVALUATION, SUMMARY, *PICTURES)
 """What is made of the last policy, when all episodes are learned."""
-OWN_FILES = (METRICS, *RESULTS, EPISODES, EVENTS, LOGGED, CONFIG)
+OWN_FILES = (METRICS, *RESULTS, "poses.png", EPISODES, EVENTS, LOGGED, CONFIG)
 """What a run's directory may contain: all that `force` ever deletes."""
 
 

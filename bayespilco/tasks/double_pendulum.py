@@ -42,7 +42,7 @@ def pose(x: np.ndarray) -> Pose:
 @float64
 def double_pendulum() -> Task:
     """The double pendulum's swing-up, through noisy sensors."""
-    dt = 0.1
+    dt = 1 / 20
     # The tip's distance from upright: l (sin + sin, cos + cos - 2).
     C = LENGTH * np.array([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]])
     return Task(
@@ -56,7 +56,7 @@ def double_pendulum() -> Task:
         actions=(Component("shoulder torque", "Nm"), Component("elbow torque", "Nm")),
         angles=(0, 1),
         dt=dt,
-        steps=40,
+        steps=50,
         plant=_PLANT,
         action_limits=[2.0, 2.0],
         initial=Gaussian([np.pi, np.pi, 0.0, 0.0], diagonal(0.01, 0.01, 0.1, 0.1)),
@@ -68,4 +68,4 @@ def double_pendulum() -> Task:
     )
 
 
-_PLANT = hold(derivative, 0.1, substeps=320)
+_PLANT = hold(derivative, 1 / 20, substeps=160)

@@ -26,7 +26,7 @@ def negative_log_evidence(dynamics: Dynamics, trials: Trials, initial: Gaussian)
     Kalman filter's likelihood, exactly.
     """
     one = eqx.Partial(_one_trial, dynamics, initial)
-    return jnp.sum(jax.vmap(one)(trials.observations, trials.actions, trials.observed))
+    return jnp.sum(jax.vmap(one)(trials.observations, trials.actions, trials.observed, trials.lasting))
 
 
 def _one_trial(
@@ -35,6 +35,7 @@ def _one_trial(
     observations: Float[Array, "times state"],
     actions: Float[Array, "steps action"],
     observed: Bool[Array, " times"],
+    lasting: Bool[Array, " times"],
 ) -> Float[Array, ""]:
     R = dynamics.R
     prior = Belief(initial.mean, initial.cov)
@@ -44,16 +45,14 @@ def _one_trial(
         whitened = jsl.solve_triangular(L, z - belief.mean, lower=True)
         return jnp.sum(whitened**2) / 2 + jnp.sum(jnp.log(jnp.diag(L))) + z.shape[0] * LOG_2PI / 2
 
-    # After the last observation comes padding. It starts from the prior again and again, so that a belief running away
-    # there cannot spoil the gradient. A sample that is missing before that is bridged by prediction.
-    more = jnp.flip(jax.lax.cummax(jnp.flip(observed.astype(jnp.int32)))) > 0
-
     def step(belief: Belief, now: tuple[Array, ...]) -> tuple[Belief, Array]:
-        z, u, real, more = now
-        belief = jax.tree.map(lambda b, p: jnp.where(more, b, p), belief, prior)
+        z, u, real, lasts = now
+        # Padding starts from the prior again and again, so that a belief running away there cannot spoil the gradient.
+        # A sample that is missing before that is bridged by prediction.
+        belief = jax.tree.map(lambda b, p: jnp.where(lasts, b, p), belief, prior)
         cost = jnp.where(real, surprise(belief, z), 0.0)
         return belief.update(jnp.where(real, z, jnp.nan), R).predict(dynamics, u), cost
 
-    last, costs = jax.lax.scan(step, prior, (observations[:-1], actions, observed[:-1], more[:-1]))
+    last, costs = jax.lax.scan(step, prior, (observations[:-1], actions, observed[:-1], lasting[:-1]))
     last = jax.tree.map(lambda b, p: jnp.where(observed[-1], b, p), last, prior)
     return jnp.sum(costs) + jnp.where(observed[-1], surprise(last, observations[-1]), 0.0)

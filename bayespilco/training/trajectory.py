@@ -141,7 +141,7 @@ class Innovations(eqx.Module):
 def filter_trials(model: Trajectory, trials: Trials) -> Innovations:
     """Run the filter along all trials at once."""
     white, jacobian, log_det, states = jax.vmap(lambda *trial: _filter(model, *trial))(
-        trials.observations, trials.actions, trials.observed
+        trials.observations, trials.actions, trials.observed, trials.lasting
     )
     points = model.frame.points.shape[0]
     J = jacobian.reshape(-1, *model.coefficients.shape)
@@ -155,13 +155,15 @@ def _filter(
     observations: Float[Array, "times state"],
     actions: Float[Array, "steps action"],
     observed: Bool[Array, " times"],
+    lasting: Bool[Array, " times"],
 ) -> tuple[Array, Array, Array, Array]:
     states, size = model.coefficients.shape
     eye, R = jnp.eye(states), jnp.diag(model.R)
 
     def step(carry, inputs):  # type: ignore[no-untyped-def]
-        m, P, G = carry
-        z, u, seen = inputs
+        z, u, seen, lasts = inputs
+        # Padding starts anew at every step: a state that runs away there would spoil the gradient.
+        m, P, G = jax.tree.map(lambda now, first: jnp.where(lasts, now, first), carry, start)
         # Update. The gain's own dependence on the weights is of second order and left out.
         root = jnp.linalg.cholesky(P + R)
         unexpected = jnp.concatenate([(z - m)[:, None], -G.reshape(states, -1)], axis=1)
@@ -182,5 +184,5 @@ def _filter(
     initial = model.frame.initial
     start = (initial.mean, initial.cov, jnp.zeros((states, states, size)))
     held = jnp.concatenate([actions, jnp.zeros_like(actions[:1])])  # the last observation is followed by nothing
-    _, (white, log_det, updated) = jax.lax.scan(step, start, (observations, held, observed))
+    _, (white, log_det, updated) = jax.lax.scan(step, start, (observations, held, observed, lasting))
     return white[:, :, 0], white[:, :, 1:], log_det, updated

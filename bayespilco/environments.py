@@ -1,0 +1,239 @@
+"""Gymnasium in both directions: any of its environments as a task, and the tasks here as environments.
+
+    task = environments.task(
+        "InvertedPendulum-v5",
+        states={"cart position [m]": 0, "pole angle [rad]": 1, "cart velocity [m/s]": 2, "pole velocity [rad/s]": 3},
+        angles=["pole angle [rad]"],
+        goal={"pole angle [rad]": (0.0, 0.1)},
+        sensor_std=[0.01, 0.01, 0.1, 0.1],
+        steps=50,
+    )
+    run = bayespilco.learn(task)
+
+To import this module registers `bayespilco/CartPole-v0` and the other tasks with Gymnasium.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import gymnasium as gym
+import jax
+import numpy as np
+from gymnasium import spaces
+
+from bayespilco.cost import SaturatingCost
+from bayespilco.features import AngleFeatures
+from bayespilco.gaussian import Gaussian
+from bayespilco.plants import Rig, Stop
+from bayespilco.precision import float64
+from bayespilco.tasks import TASKS, Component, Task
+
+RESETS = 200
+"""How often an environment is reset to see where it starts."""
+
+FAR = 1e6
+"""Gymnasium wants observations to have bounds; this is beyond any."""
+
+Entry = int | tuple[int, int]
+"""The observation's entry that is a state; or the two that are an angle's sine and cosine."""
+
+
+class EnvironmentPlant:
+    """An environment as a plant, its observations as states, with noise added to them."""
+
+    def __init__(self, env: gym.Env, entries: Sequence[Entry], sensor_std: Sequence[float] | np.ndarray) -> None:
+        if not isinstance(env.action_space, spaces.Box) or not env.action_space.is_bounded():
+            raise ValueError(f"The actions must be continuous and bounded (a Box); these are {env.action_space}.")
+        self.env, self.entries, self.sensor_std = env, entries, np.asarray(sensor_std, dtype=np.float64)
+        low, high = (np.ravel(side).astype(np.float64) for side in (env.action_space.low, env.action_space.high))
+        self.middle, self.limits = (low + high) / 2, (high - low) / 2
+        self.start = np.zeros(len(entries))
+        """Near which an episode's first angles are: of those that differ by turns, the nearest is taken."""
+        self.next_seed: int | None = None
+        self.random = np.random.default_rng()
+
+    def seed(self, number: int) -> None:
+        self.next_seed = number
+        self.random = np.random.default_rng(number)
+
+    def reset(self) -> np.ndarray:
+        observation, _ = self.env.reset(seed=self.next_seed)
+        self.next_seed, self.over = None, ""
+        return self._observe(observation, self.start)
+
+    def step(self, action: np.ndarray) -> np.ndarray:
+        if self.over:
+            raise Stop("limit", self.over)
+        space = self.env.action_space
+        applied = np.reshape(action + self.middle, space.shape or ()).astype(space.dtype)
+        observation, _, terminated, truncated, _ = self.env.step(applied)
+        self.over = "the environment terminated" if terminated else "its time was over" if truncated else ""
+        return self._observe(observation, self.state)
+
+    def stop(self) -> None:
+        """Nothing moves in an environment that is not stepped."""
+
+    def _observe(self, observation: Any, before: np.ndarray) -> np.ndarray:
+        values = np.ravel(observation).astype(np.float64)
+        self.state = np.empty(len(self.entries))
+        for i, entry in enumerate(self.entries):
+            if isinstance(entry, int):
+                self.state[i] = values[entry]
+            else:  # an angle goes on where it was, and does not jump by a turn
+                angle = np.arctan2(values[entry[0]], values[entry[1]])
+                self.state[i] = angle + 2 * np.pi * np.round((before[i] - angle) / (2 * np.pi))
+        return self.state + self.sensor_std * self.random.normal(size=len(self.entries))
+
+
+@float64
+def task(
+    env: gym.Env | str,
+    states: Mapping[str, Entry],
+    goal: Mapping[str, tuple[float, float]] | SaturatingCost,
+    sensor_std: Sequence[float],
+    *,
+    angles: Sequence[str] = (),
+    steps: int | None = None,
+    dt: float | None = None,
+    initial: Gaussian | None = None,
+    actions: Sequence[str] = (),
+    name: str | None = None,
+    **options: Any,
+) -> Task:
+    """Any Gymnasium environment with continuous actions, as a task.
+
+    Args:
+        env: The environment, or its name.
+        states: By name and unit, such as `"pole angle [rad]"`, the observation's entry: its index, or for an angle that
+            is observed by its sine and cosine, the indices of these. Together they must be a state: what happens next
+            depends on nothing else.
+        goal: By state, where it should be and how near is near; or a cost of your own. What is not in it does not
+            matter.
+        sensor_std: The noise to add to each state. (Models that are learned here need a little.)
+        angles: Which of the states are angles in radians; those given by sine and cosine are anyway.
+        steps: Actions per episode; by default as many as the environment allows.
+        dt: Sampling period in seconds, if the environment does not say.
+        initial: The distribution of first states; by default estimated from many resets.
+        actions: Names and units.
+        options: Whatever else a `Task` takes, such as `policy_spread`.
+    """
+    env = gym.make(env) if isinstance(env, str) else env
+    plant = EnvironmentPlant(env, list(states.values()), sensor_std)
+    initial = initial or _where_it_starts(plant)
+    plant.start = np.asarray(initial.mean)
+    names = list(states)
+    if unknown := [each for each in angles if each not in names]:
+        raise ValueError(f"angles must be among the states, {', '.join(names)}; given {unknown[0]!r}.")
+    turning = tuple(i for i, (n, entry) in enumerate(states.items()) if n in angles or not isinstance(entry, int))
+    given = env.spec.max_episode_steps if env.spec is not None else None
+    steps, dt = steps or given, dt or getattr(env.unwrapped, "dt", None)
+    if steps is None or dt is None:
+        raise ValueError(f"The environment does not say its {'steps' if steps is None else 'dt'}: give it.")
+    return Task(
+        name=name or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__),
+        states=tuple(map(_component, names)),
+        actions=tuple(map(_component, actions or [f"action {i}" for i in range(len(plant.limits))])),
+        angles=turning,
+        dt=float(dt),
+        steps=steps,
+        plant=Rig(plant, realtime=False),
+        action_limits=plant.limits,
+        initial=initial,
+        sensor_std=sensor_std,
+        cost=goal if isinstance(goal, SaturatingCost) else _near(names, turning, goal),
+        **options,
+    )
+
+
+def _component(name: str) -> Component:
+    name, _, unit = name.partition(" [")
+    return Component(name, unit.removesuffix("]"))
+
+
+def _where_it_starts(plant: EnvironmentPlant) -> Gaussian:
+    """Mean and covariance of the first states, of which the very first says near which turn the angles are."""
+    first: list[np.ndarray] = []
+    for number in range(RESETS):
+        plant.seed(number)
+        plant.reset()
+        first.append(plant.state)
+        plant.start = first[0]
+    # If it starts at the same place always, the sensors' noise will do for what a filter does not know.
+    floor = np.diag((0.1 * plant.sensor_std) ** 2)
+    return Gaussian(np.mean(first, axis=0), np.cov(first, rowvar=False).reshape(floor.shape) + floor)
+
+
+def _near(names: list[str], angles: tuple[int, ...], goal: Mapping[str, tuple[float, float]]) -> SaturatingCost:
+    """`1 - exp(-1/2 sum ((x - target) / width)^2)`; the distance of an angle is that of its sine and cosine."""
+    if unknown := [each for each in goal if each not in names]:
+        raise ValueError(f"goal must be of states, {', '.join(names)}; given {unknown[0]!r}.")
+    wanted = {names.index(name): value for name, value in goal.items()}
+    turning = tuple(i for i in wanted if i in angles)
+    straight = tuple(i for i in wanted if i not in angles)
+    target = [wanted[i][0] for i in straight]
+    for i in turning:
+        target += [np.sin(wanted[i][0]), np.cos(wanted[i][0])]
+    widths = [wanted[i][1] for i in straight] + [wanted[i][1] for i in turning for _ in range(2)]
+    return SaturatingCost(AngleFeatures(turning, straight), target, np.diag(np.array(widths, dtype=float) ** -2))
+
+
+class TaskEnvironment(gym.Env):
+    """A simulated task as an environment, after Gymnasium's habits.
+
+    Actions are in units of their limits, observations are noisy, and the reward is 1 less the cost of the latent state,
+    which is in the info.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
+
+    def __init__(self, task: Task | str, render_mode: str | None = None) -> None:
+        self.task = TASKS[task]() if isinstance(task, str) else task
+        if isinstance(self.task.plant, Rig) or self.task.sensor_std is None:
+            raise ValueError(f"Only a simulation can be an environment; the task {self.task.name!r} has a plant.")
+        self.render_mode = render_mode
+        self.metadata = {**self.metadata, "render_fps": round(1 / self.task.dt)}
+        self.action_space = spaces.Box(-1.0, 1.0, (len(self.task.actions),), dtype=np.float64)
+        self.observation_space = spaces.Box(-FAR, FAR, (len(self.task.states),), dtype=np.float64)
+        self.sensor_std = np.asarray(self.task.sensor_std)
+        self._plant, self._cost = float64(jax.jit(self.task.plant)), float64(eqx.filter_jit(self.task.cost))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        mean, cov = np.asarray(self.task.initial.mean), np.asarray(self.task.initial.cov)
+        self.state = self.np_random.multivariate_normal(mean, cov)
+        return self._observe(), self._truth()
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        u = np.asarray(self.task.action_limits) * np.clip(np.asarray(action, dtype=np.float64), -1.0, 1.0)
+        self.state = np.asarray(self._plant(self.state, u))
+        truth = self._truth()
+        return self._observe(), 1.0 - truth["cost"], False, False, truth
+
+    def render(self) -> Any:
+        if self.render_mode is None:
+            return None
+        from bayespilco.report.poses import picture
+
+        return picture(self.task, self.state, around=np.stack([self.state, np.asarray(self.task.initial.mean)]))
+
+    def _observe(self) -> np.ndarray:
+        return self.state + self.sensor_std * self.np_random.normal(size=self.state.shape)
+
+    def _truth(self) -> dict[str, Any]:
+        return {"state": self.state.copy(), "cost": float(self._cost(self.state))}
+
+
+def _register() -> None:
+    for name, make in TASKS.items():
+        title = "".join(word.capitalize() for word in name.split("-"))
+        if f"bayespilco/{title}-v0" not in gym.registry:
+            gym.register(
+                f"bayespilco/{title}-v0",
+                entry_point="bayespilco.environments:TaskEnvironment",
+                max_episode_steps=make().steps,
+                kwargs={"task": name},
+            )
+
+
+_register()

@@ -1,0 +1,69 @@
+"""MuJoCo's InvertedPendulum-v5 with noise added to its sensors, learned in ten episodes of at most two seconds.
+
+    pip install 'bayespilco[gym]'
+    python examples/inverted_pendulum.py --seed 0 --out runs/inverted-pendulum-0
+
+After each episode the controller is tried for the environment's whole length, 1000 steps, of which each is worth 1.
+These trials are not learned from. What they came to is written to `returns.json` in the run's directory.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+
+from bayespilco import Run, environments, learn, startup
+from bayespilco.plants import Rig
+
+TRIALS, STEPS = 5, 1000
+
+
+def make() -> environments.Task:
+    return environments.task(
+        "InvertedPendulum-v5",
+        states={
+            "cart position [m]": 0,
+            "pole angle [rad]": 1,
+            "cart velocity [m/s]": 2,
+            "pole angular velocity [rad/s]": 3,
+        },
+        actions=["force [3 N]"],
+        goal={"cart position [m]": (0.0, 0.5), "pole angle [rad]": (0.0, 0.1)},
+        sensor_std=[0.01, 0.01, 0.1, 0.1],
+        steps=50,
+        policy_kind="linear",
+    )
+
+
+def trials(run: Run) -> list[int]:
+    """For how many steps of 1000 the pole stays up, in some trials."""
+    rig = run.task.plant
+    assert isinstance(rig, Rig)
+    return [
+        len(rig.run(run.controller, dt=run.task.dt, steps=STEPS, seed=1000 + number).observations) - 1
+        for number in range(TRIALS)
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--episodes", type=int, default=10)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    startup.single_thread()
+    startup.keep_compiled_code()
+    returns: list[list[int]] = []
+
+    def try_it(run: Run) -> None:
+        returns.append(trials(run))
+        samples = int(np.isfinite(np.asarray(run.records[-1].episode.observations)).all(axis=1).sum())
+        print(f"episode {len(returns)}: {samples} samples; then up for {returns[-1]} of {STEPS} steps", flush=True)
+        (arguments.out / "returns.json").write_text(json.dumps(returns) + "\n")
+
+    learn(make(), episodes=arguments.episodes, seed=arguments.seed, out=arguments.out, callbacks=[try_it])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Gymnasium's environments are tasks, and the tasks here are environments that pass its checks without a warning."""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+gym = pytest.importorskip("gymnasium")
+
+from gymnasium import spaces  # noqa: E402
+from gymnasium.utils.env_checker import check_env  # noqa: E402
+
+from bayespilco import environments, execute, tasks  # noqa: E402
+from bayespilco.execution import RandomActions, execute_many  # noqa: E402
+
+NAMES = {name: f"bayespilco/{''.join(map(str.capitalize, name.split('-')))}-v0" for name in tasks.TASKS}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tasks_are_environments(name: str) -> None:
+    env = gym.make(NAMES[name], render_mode="rgb_array")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env.unwrapped)
+    task = tasks.TASKS[name]()
+    first, truth = env.reset(seed=3)
+    action = np.full(len(task.actions), 0.5)
+    _, reward, terminated, truncated, info = env.step(action)
+    expected = jax.jit(task.plant)(truth["state"], 0.5 * np.asarray(task.action_limits))
+    assert np.allclose(info["state"], expected, atol=1e-12)
+    assert np.isclose(reward, 1 - float(task.cost(expected))) and not terminated and not truncated
+    assert 0 < np.abs((first - truth["state"]) / np.asarray(task.sensor_std)).max() < 6
+    picture = env.render()
+    assert picture.dtype == np.uint8 and picture.ndim == 3 and np.ptp(picture) > 100, "something should be drawn"
+    assert env.spec.max_episode_steps == task.steps
+    env.close()
+
+
+class Dial(gym.Env):
+    """A hand that turns by what it is told, seen by its cosine and sine; it ends after two turns."""
+
+    def __init__(self, action_space: Any = None) -> None:
+        self.action_space = action_space or spaces.Box(np.float32(-0.5), np.float32(1.5), (1,))
+        self.observation_space = spaces.Box(-2.0, 2.0, (3,), dtype=np.float64)
+        self.dt = 0.1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.angle = 3.1 + 0.05 * self.np_random.normal()
+        return self._look(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        self.angle += float(action[0])
+        return self._look(), 0.0, self.angle > 4 * np.pi, False, {}
+
+    def _look(self) -> np.ndarray:
+        return np.array([np.cos(self.angle), 7.0, np.sin(self.angle)])
+
+
+def dial_task(**changes: Any) -> Any:
+    options: dict[str, Any] = {
+        "env": Dial(),
+        "states": {"angle [rad]": (2, 0)},
+        "goal": {"angle [rad]": (np.pi / 2, 0.3)},
+        "sensor_std": [0.01],
+        "steps": 30,
+    }
+    return environments.task(**(options | changes))
+
+
+def test_an_environment_is_a_task() -> None:
+    task = dial_task()
+    assert (task.name, task.dt, task.steps, task.angles) == ("Dial", 0.1, 30, (0,))
+    assert str(task.states[0]) == "angle [rad]" and str(task.actions[0]) == "action 0"
+    assert np.allclose(task.action_limits, 1.0)
+    # Where it starts is estimated: 3.1 rad, give or take 0.05, also where that is beyond half a turn.
+    assert abs(float(task.initial.mean[0]) - 3.1) < 0.02 and abs(float(task.initial.cov[0, 0]) ** 0.5 - 0.05) < 0.01
+    assert float(task.cost(jnp.array([np.pi / 2 + 2 * np.pi]))) < 1e-12
+    near = 1 - np.exp(-(2 - 2 * np.cos(0.2)) / (2 * 0.3**2))
+    assert np.isclose(float(task.cost(jnp.array([np.pi / 2 + 0.2]))), near)
+    assert np.isclose(float(dial_task(goal=task.cost).cost(jnp.array([1.0]))), float(task.cost(jnp.array([1.0]))))
+
+
+def test_episodes_of_an_environment() -> None:
+    task = dial_task()
+    key = jax.random.key(1)
+    episode = execute(task, RandomActions(task.action_limits), key)
+    x, u, z = (np.asarray(part) for part in (episode.states, episode.actions, episode.observations))
+    seen = np.isfinite(z[:, 0])
+    last = int(np.flatnonzero(seen)[-1])
+    # An action of zero is the middle of the range, 0.5; and the angle goes on past a turn.
+    assert np.allclose(np.diff(x[: last + 1, 0]), u[:last, 0] + 0.5, atol=1e-6)
+    assert x[last, 0] > 4 * np.pi and last < 30, "it should have ended early"
+    assert (np.asarray(episode.costs)[last + 1 :] == 1).all()
+    errors = (z - x)[seen]
+    assert 0.003 < errors.std() < 0.03
+    again = execute_many(task, RandomActions(task.action_limits), key[None])
+    assert np.array_equal(again.observations[0], z, equal_nan=True), "the same key, the same chance"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"env": Dial(spaces.Discrete(2))}, "must be continuous and bounded"),
+        ({"env": Dial(spaces.Box(-np.inf, np.inf, (1,)))}, "must be continuous and bounded"),
+        ({"angles": ["angel [rad]"]}, "angles must be among the states"),
+        ({"goal": {"angel [rad]": (0.0, 1.0)}}, "goal must be of states"),
+        ({"steps": None}, "does not say its steps"),
+        ({"sensor_std": [0.0]}, "sensor_std must be positive"),
+    ],
+)
+def test_what_makes_no_task_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        dial_task(**changes)
+
+
+def test_only_a_simulation_is_an_environment() -> None:
+    with pytest.raises(ValueError, match="Only a simulation"):
+        environments.TaskEnvironment(dial_task())
+
+
+def test_mujoco(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task of the example: the environment's own state, limits and sampling period."""
+    pytest.importorskip("mujoco")
+    import importlib.util
+    from pathlib import Path
+
+    path = Path(__file__).parents[1] / "examples" / "inverted_pendulum.py"
+    spec = importlib.util.spec_from_file_location("example", path)
+    assert spec is not None and spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    task = example.make()
+    assert task.dt == 0.04 and np.allclose(task.action_limits, 3.0)
+    assert np.abs(np.asarray(task.initial.mean)).max() < 0.002
+    episode = execute(task, RandomActions(task.action_limits), jax.random.key(0))
+    seen = np.isfinite(np.asarray(episode.observations)).all(axis=1)
+    assert 3 < seen.sum() < 40, "random actions do not balance"
