@@ -25,9 +25,9 @@ To read it, go down this list: each module imports only from those above it.
     algorithm     Algorithm 1, and the table of methods
     runs          runs: learned, kept in files, resumed
 
-Beside these: `report` (figures), `environments` (Gymnasium), `experiments` (studies), `cli` (the command). `controller` is what a learned
-policy leaves the house as, `plants` runs it on a real plant, and `logs` reads and writes what was recorded there: these
-need NumPy only, so nothing here imports JAX before it is asked for something that does.
+Beside these: `report` (figures), `environments` (Gymnasium), `experiments` (studies), `cli` (the command). `controller`
+is what a learned policy leaves the house as, `plants` runs it on a real plant, and `logs` reads and writes what was
+recorded there: these need NumPy only, so nothing here imports JAX before it is asked for something that does.
 """
 
 import importlib
