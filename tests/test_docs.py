@@ -50,10 +50,16 @@ def test_python_of_the_readme_runs(tmp_path: Path) -> None:
     assert (tmp_path / "costs.png").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", ["runs", "when-learning-fails"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        *(pytest.param(page, marks=pytest.mark.slow) for page in ("runs", "when-learning-fails")),
+        *("own-task", "own-data", "real-plant", "missing-samples"),
+    ],
+)
 def test_python_of_the_howtos_runs(page: str, tmp_path: Path) -> None:
-    small_run().save(tmp_path / "runs" / "first")
+    if page in ("runs", "when-learning-fails"):
+        small_run().save(tmp_path / "runs" / "first")
     (program,) = blocks(ROOT / "docs" / "howto" / f"{page}.md", "python")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "NPROC": "1"}
     subprocess.run([sys.executable, "-W", "error", "-c", program], env=environment, cwd=tmp_path, check=True)
