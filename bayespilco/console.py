@@ -70,10 +70,11 @@ class Display:
     def _show(self, record: Record) -> None:
         self.finished += 1
         self.bar.update(self.line, completed=self.finished)
-        how = "with random actions" if self.finished == 1 else "with the policy"
+        first = "taken from the log" if self.task.logged else "executed with random actions"
+        how = first if self.finished == 1 else "executed with the policy"
         self.console.print(
-            f"\n[bold]Episode {self.finished} of {self.episodes}[/] executed {how}: cost {record.executed_cost:.2f} of "
-            f"at most {self.task.steps + 1}. Next policy: [bold]predicted cost {record.predicted_cost:.2f}[/]; search "
+            f"\n[bold]Episode {self.finished} of {self.episodes}[/] {how}: cost {record.executed_cost:.2f} of "
+            f"at most {record.episode.steps + 1}. Next policy: [bold]predicted cost {record.predicted_cost:.2f}[/]; search "
             f"stopped after {record.evaluations} evaluations: {record.stopped}."
         )
         self.console.print(noise_table(self.task, record))
