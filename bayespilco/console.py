@@ -74,8 +74,8 @@ class Display:
         how = first if self.finished == 1 else "executed with the policy"
         self.console.print(
             f"\n[bold]Episode {self.finished} of {self.episodes}[/] {how}: cost {record.executed_cost:.2f} of "
-            f"at most {record.episode.steps + 1}. Next policy: [bold]predicted cost {record.predicted_cost:.2f}[/]; search "
-            f"stopped after {record.evaluations} evaluations: {record.stopped}."
+            f"at most {record.episode.steps + 1}. Next policy: [bold]predicted cost {record.predicted_cost:.2f}[/]; "
+            f"search stopped after {record.evaluations} evaluations: {record.stopped}."
         )
         self.console.print(noise_table(self.task, record))
 
