@@ -45,7 +45,7 @@ def next_command(directory: Path, episodes: int) -> list[str]:
 
 def kill_at_random(process: subprocess.Popen[bytes], directory: Path, in_all: int, chance: random.Random) -> bool:
     """Kill a process up to some seconds after its directory has some number of files. False if it ended before."""
-    enough = chance.randint(len(saved(directory)), in_all - 1)
+    enough = chance.randint(min(len(saved(directory)), in_all - 1), in_all - 1)
     while len(saved(directory)) < enough and process.poll() is None:
         time.sleep(0.002)
     try:

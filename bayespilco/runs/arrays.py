@@ -112,7 +112,7 @@ def _read(path: Path) -> Leaves:
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error} in its metadata.") from error
     if odd := [name for name, tensor in tensors.items() if tensor.dtype not in (np.float64, np.bool_)]:
-        raise ValueError(f"{path} is damaged: {odd[0]!r} is of type {tensors[odd[0]].dtype}, not float64.")
+        raise ValueError(f"{path} is damaged: {min(odd)!r} is of type {tensors[min(odd)].dtype}, not float64.")
     return tensors | values
 
 
