@@ -194,6 +194,7 @@ def _finish(directory: "RunDirectory", doing: str, tensorboard: bool) -> None:
             executed = runs.load_evaluation(directory.path) or run.evaluate(directory.config.executions)
             directory.keep_evaluation(executed)
             pictures = report.save_figures(run, executed, directory.path)
+            directory.conclude(executed)
     except (KeyboardInterrupt, OSError) as end:
         saved = f"{len(directory.records)} of {run.settings.episodes} episodes are saved in {directory.path}"
         sentence = f"{saved}; go on with: bayespilco resume {directory.path}"

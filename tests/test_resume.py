@@ -217,8 +217,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-FILES_WRITTEN = 1 + 2 * 2 + 2 + 3
-"""Configuration; two episodes with their metrics; evaluation and summary; pictures."""
+FILES_WRITTEN = 1 + 2 * 2 + 1 + 4 + 1
+"""Configuration; two episodes with their metrics; evaluation; pictures; summary."""
 MOMENTS = list(range(FILES_WRITTEN * MOMENTS_OF_A_FILE))
 
 
@@ -226,7 +226,7 @@ def _moments(few: list[int]) -> list[object]:
     return [moment if moment in few else pytest.param(moment, marks=pytest.mark.slow) for moment in MOMENTS]
 
 
-@pytest.mark.parametrize("moment", _moments([6, 32]))
+@pytest.mark.parametrize("moment", _moments([6, 51]))
 def test_a_run_killed_while_it_writes_a_file_ends_the_same(recorded: Path, tmp_path: Path, moment: int) -> None:
     directory = tmp_path / "run"
     begin = ("learn", str(recorded / "config.toml"), "--out", str(directory))

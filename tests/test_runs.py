@@ -45,6 +45,7 @@ def test_executions_come_back_with_their_leading_axis(tmp_path: Path) -> None:
     many = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), one)
     with runs.RunDirectory.create(tmp_path, CONFIG, tasks.spring()) as directory:
         directory.keep_evaluation(many)
+        directory.conclude(many)
     said = json.loads((tmp_path / "evaluation.json").read_text())
     totals = np.asarray(many.costs).sum(axis=1)
     assert said["executions"] == len(totals) and np.isclose(said["executed_cost"], totals.mean(), rtol=1e-12)

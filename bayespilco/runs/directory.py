@@ -25,10 +25,10 @@ EVALUATION, SUMMARY = "evaluation.safetensors", "evaluation.json"
 EPISODES, EVENTS = "episode-[0-9]*.safetensors", "tensorboard/events.out.tfevents.*"
 POLICIES = {"rbf": RBFPolicy, "linear": LinearPolicy}
 FITS = {"evidence": EvidenceFit, "direct": DirectFit}
-PICTURES = ("costs.png", "learning.png", "states.png")
-RESULTS = (EVALUATION, SUMMARY, *PICTURES)
-"""What is made of the last policy, when all episodes are learned."""
-OWN_FILES = (METRICS, *RESULTS, "poses.png", EPISODES, EVENTS, LOGGED, CONFIG)
+PICTURES = ("costs.png", "learning.png", "states.png", "poses.png")
+RESULTS = (SUMMARY, EVALUATION, *PICTURES)
+"""What is made of the last policy, when all episodes are learned. The summary comes last, and is deleted first."""
+OWN_FILES = (METRICS, *RESULTS, EPISODES, EVENTS, LOGGED, CONFIG)
 """What a run's directory may contain: all that `force` ever deletes."""
 
 
@@ -84,10 +84,8 @@ class RunDirectory:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do."""
-        return len(self.records) >= self.config.settings.episodes and all(
-            (self.path / name).exists() for name in RESULTS
-        )
+        """Whether nothing is left to do: the summary is written last of all."""
+        return len(self.records) >= self.config.settings.episodes and (self.path / SUMMARY).exists()
 
     @property
     def has_tensorboard(self) -> bool:
@@ -105,8 +103,11 @@ class RunDirectory:
         write(self.path / METRICS, "".join(lines).encode())
 
     def keep_evaluation(self, executed: Episode) -> None:
-        """Save executions of the final policy (`Run.evaluate`), and what they come to."""
+        """Save executions of the final policy (`Run.evaluate`)."""
         write_module(self.path / EVALUATION, executed)
+
+    def conclude(self, executed: Episode) -> None:
+        """Save what the executions came to. With that, when all else is there, the run is finished."""
         write(self.path / SUMMARY, (json.dumps(summary(executed), indent=2) + "\n").encode())
 
     def extend(self, episodes: int) -> None:
