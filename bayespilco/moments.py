@@ -117,8 +117,7 @@ def _second_moments(
 
     # All pairs of outputs at once: first each with itself, then the others.
     outputs = gp.offset.shape[0]
-    others = np.triu_indices(outputs, k=1)
-    i, j = (np.concatenate([np.arange(outputs), index]) for index in others)
+    i, j = (np.concatenate([np.arange(outputs), others]) for others in np.triu_indices(outputs, k=1))
     T, log_R = jax.vmap(shrink, in_axes=(None, 0, None))(S, A[i] + A[j], psd_root(S))  # R^-1 S, log |R|^-1/2
     AT, TA = A[i] @ T, T @ A[j]
     M = AT @ A[j]
@@ -135,12 +134,13 @@ def _second_moments(
     def with_another(k, G, H, M, u, v):  # type: ignore[no-untyped-def]
         return pair_sum(k, G, H, M, mu, gp.inputs, u, v)
 
-    second = jnp.diag(over_pairs(with_itself, k[own], G[own], M[own], *weights))
+    sums = over_pairs(with_itself, k[own], G[own], M[own], *weights)
     if outputs > 1:
-        i, j = others
-        off = over_pairs(with_another, k[rest], G[rest], H[rest], M[rest], gp.weights[i], gp.weights[j])
-        second = second.at[i, j].set(off).at[j, i].set(off)
-    return second
+        off = over_pairs(with_another, k[rest], G[rest], H[rest], M[rest], gp.weights[i[rest]], gp.weights[j[rest]])
+        sums = jnp.concatenate([sums, off])
+    place = np.zeros((outputs, outputs), dtype=int)
+    place[i, j] = place[j, i] = np.arange(len(i))
+    return sums[place]
 
 
 def _linear_terms(

@@ -8,10 +8,9 @@ with its own uncertainty, where
 The points `X` are many; `k`, `G`, `H`, `M` and `mu` are small, and all that changes from step to step of a prediction.
 Their derivatives are the moments of the weights `w_ij = u_i v_j E_ij`: with row sums `w_i`, column sums `w_j` and
 `sum_j w_ij c_j` at hand, nothing of size points x points is needed again, kept, or differentiated. What only model
-training or a policy's centroids ask for, the derivatives along `X`, `u`, `v` and `W`, is made only when asked for.
+training or a policy's centroids ask for, the derivatives along `X`, `u`, `v` and `W`, is made in the backward pass:
+for everybody else it is dead code there, and removed by the compiler.
 """
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,11 +50,10 @@ def pair_sum(
     k: Scalar, G: Square, H: Square, M: Square, mu: Small, X: Points, u: Vector, v: Vector
 ) -> Float[Array, ""]:
     """`sum_ij u_i v_j E_ij`, for two different outputs. `G` and `H` are symmetric."""
-    return u @ (_exponentials(k, G, H, M, X - mu)[0] @ v)
+    return _pair_sum_forward(k, G, H, M, mu, X, u, v)[0]
 
 
-def _pair_sum_forward(*arguments: Any) -> tuple[Scalar, Any]:
-    (k, G, H, M, mu, X, u, v), points_asked = _values_and_whether(arguments, few=5)
+def _pair_sum_forward(k, G, H, M, mu, X, u, v):  # type: ignore[no-untyped-def]
     c = X - mu
     E, products = _exponentials(k, G, H, M, c)
     rows = E @ jnp.concatenate([v[:, None], v[:, None] * c], axis=1)
@@ -69,12 +67,19 @@ def _pair_sum_forward(*arguments: Any) -> tuple[Scalar, Any]:
         c.T @ (u[:, None] * rows[:, 1:]),
         (G - M.T) @ (w_i @ c) + (H - M) @ (w_j @ c),
     )
-    if not points_asked:
-        return s, (gradient, (None, None, None))
-    columns = E.T @ (u[:, None] * c)
-    as_row = u[:, None] * (rows[:, 1:] @ M.T - along_u[:, None] * (c @ G))
-    as_column = v[:, None] * (columns @ M - along_v[:, None] * (c @ H))
-    return s, (gradient, (as_row + as_column, along_u, along_v))
+    return s, (gradient, (along_u, along_v), (k, G, H, M, mu, X, u, v))
+
+
+def _pair_sum_backward(residuals, cotangent):  # type: ignore[no-untyped-def]
+    gradient, (along_u, along_v), (k, G, H, M, mu, X, u, v) = residuals
+    c = X - mu
+    E, _ = _exponentials(k, G, H, M, c)
+    as_row = u[:, None] * ((E @ (v[:, None] * c)) @ M.T - along_u[:, None] * (c @ G))
+    as_column = v[:, None] * ((E.T @ (u[:, None] * c)) @ M - along_v[:, None] * (c @ H))
+    return tuple(cotangent * part for part in (*gradient, as_row + as_column, along_u, along_v))
+
+
+pair_sum.defvjp(_pair_sum_forward, _pair_sum_backward)
 
 
 @jax.custom_vjp
@@ -85,12 +90,10 @@ def own_sum(
 
     `G`, `M` and `W` are symmetric, and so is `E`: one side's derivative serves for both. `W` may be None, for zero.
     """
-    E = _exponentials(k, G, G, M, X - mu)[0]
-    return u @ (E @ u) if W is None else jnp.sum((u[:, None] * u[None, :] - W) * E)
+    return _own_sum_forward(k, G, M, mu, X, u, W)[0]
 
 
-def _own_sum_forward(*arguments: Any) -> tuple[Scalar, Any]:
-    (k, G, M, mu, X, u, W), points_asked = _values_and_whether(arguments, few=4)
+def _own_sum_forward(k, G, M, mu, X, u, W):  # type: ignore[no-untyped-def]
     c = X - mu
     E, products = _exponentials(k, G, G, M, c)
     if W is None:
@@ -100,27 +103,19 @@ def _own_sum_forward(*arguments: Any) -> tuple[Scalar, Any]:
     w_i, w_ij_c = rows[:, 0], rows[:, 1:]
     s = _not_in_place(jnp.sum(w_i), products)
     gradient = (s, -(c.T @ (w_i[:, None] * c)), c.T @ w_ij_c, 2 * (G - M) @ (w_i @ c))
-    if not points_asked:
-        return s, (gradient, (None, None, None))
+    return s, (gradient, (w_i, w_ij_c), (k, G, M, mu, X, u, W))
+
+
+def _own_sum_backward(residuals, cotangent):  # type: ignore[no-untyped-def]
+    gradient, (w_i, w_ij_c), (k, G, M, mu, X, u, W) = residuals
+    c = X - mu
+    E, _ = _exponentials(k, G, G, M, c)
     along_X = 2 * (w_ij_c @ M - w_i[:, None] * (c @ G))
-    return s, (gradient, (along_X, 2 * (E @ u), None if W is None else -E))
+    scaled = tuple(cotangent * part for part in (*gradient, along_X, 2 * (E @ u)))
+    return (*scaled, None if W is None else -cotangent * E)
 
 
-def _values_and_whether(arguments: tuple[Any, ...], few: int) -> tuple[list[Any], bool]:
-    """The values of the arguments, and whether a derivative along one after the `few` small ones is asked for."""
-    present = [argument for argument in arguments[few:] if argument is not None]
-    return [None if each is None else each.value for each in arguments], any(each.perturbed for each in present)
-
-
-def _scale(gradient: Any, cotangent: Any) -> Any:
-    small, large = gradient
-    if isinstance(cotangent, jax.custom_derivatives.SymbolicZero):
-        return (None,) * (len(small) + len(large))
-    return tuple(None if part is None else cotangent * part for part in (*small, *large))
-
-
-pair_sum.defvjp(_pair_sum_forward, _scale, symbolic_zeros=True)
-own_sum.defvjp(_own_sum_forward, _scale, symbolic_zeros=True)
+own_sum.defvjp(_own_sum_forward, _own_sum_backward)
 
 
 def over_pairs(function, *batches):  # type: ignore[no-untyped-def]

@@ -20,8 +20,14 @@ NO_CACHE = "BAYESPILCO_NO_CACHE"
 
 
 def single_thread() -> None:
-    """Let XLA start with one thread. Without effect once the first array has been made."""
+    """Let XLA and NumPy's BLAS start with one thread each. Without effect once they have started.
+
+    The optimiser's matrices are small: BLAS gains nothing by a second thread, and on a busy machine waits for it, at
+    full speed, for most of the time.
+    """
     os.environ["NPROC"] = "1"
+    for library in ("OPENBLAS", "OMP", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 
 def keep_compiled_code() -> Path | None:
