@@ -1,13 +1,14 @@
 """The hot loop equals the plain formula, in value and in every derivative."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bayespilco.gaussian import Gaussian
-from bayespilco.gp import GaussianProcess
-from bayespilco.moments import belief_moments
+from bayespilco.gp import GaussianProcess, condition
+from bayespilco.moments import belief_moments, gp_moments
 from bayespilco.pair_sums import LARGE, over_pairs, own_sum, pair_sum
 from tests.golden import assert_close
 
@@ -103,3 +104,25 @@ def test_many_points_equal_few() -> None:
     arguments = jnp.asarray([0.1, -0.2]), jnp.diag(jnp.asarray([0.2, 0.1])), jnp.diag(jnp.asarray([0.1, 0.3]))
     gradient = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)), static_argnums=3)
     jax.tree.map(lambda x, y: assert_close(x, y, 1e-10), gradient(*arguments, copies), gradient(*arguments, 1))
+
+
+def test_many_trials_at_once_are_each_on_its_own() -> None:
+    """Gradients along the model of a batch of loops, as the Direct method asks for: as many trials as pairs of outputs,
+    so that axes taken for one another would not show in the shapes."""
+    random = np.random.default_rng(3)
+    points, outputs = random.normal(size=(5, 2)), 3
+    gp = condition(points, random.normal(size=(5, outputs)), np.ones((outputs, 2)), np.ones(outputs), np.ones(outputs))
+    means = jnp.asarray(random.normal(size=(3, 2)))
+    weights = jnp.asarray(random.normal(size=(3, 3)))
+
+    def trial(gp: GaussianProcess, mean: jax.Array) -> jax.Array:
+        def step(mean: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+            return mean, jnp.sum(weights * gp_moments(gp, Gaussian(mean, 0.1 * jnp.eye(2))).cov)
+
+        return jnp.sum(jax.lax.scan(step, mean, length=2)[1])
+
+    together = eqx.filter_grad(lambda gp: jnp.sum(jax.vmap(lambda mean: trial(gp, mean) * mean[0])(means)))(gp)
+    each = [eqx.filter_grad(lambda gp, mean=mean: trial(gp, mean) * mean[0])(gp) for mean in means]
+    apart = jax.tree.map(lambda *parts: sum(parts), *each)
+    for left, right in zip(jax.tree.leaves(together), jax.tree.leaves(apart), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-9, atol=1e-12)
