@@ -63,7 +63,7 @@ def _show_version(wanted: bool) -> bool:
     return wanted
 
 
-@app.callback(epilog="Start with `bayespilco learn spring` (a minute), then `bayespilco learn cart-pole` (ten).")
+@app.callback(epilog="Start with `bayespilco learn spring` (half a minute), then `bayespilco learn cart-pole` (ten).")
 def bayespilco(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
@@ -79,7 +79,7 @@ def bayespilco(
 @app.command(
     epilog="""**Examples**
 
-- `bayespilco learn spring`: a first try that takes a minute
+- `bayespilco learn spring`: a first try that takes half a minute
 - `bayespilco learn cart-pole --out runs/first`: the paper's task, the paper's method
 - `bayespilco learn cart-pole --method pilco --seed 3`: no filter, other data
 - `bayespilco learn cart-pole --training direct`: the paper's own training of the dynamics
