@@ -14,10 +14,12 @@ neither JAX nor a compiler. The tests hold the two together to 1e-9 along whole 
 weights that cancel, and the plant amplifies what is left, both differ from themselves by more than that after
 recompilation; from the same belief, one step of the learned cart-pole agrees to 3e-11 of 10 N.)
 
-The file is in the safetensors format: a length, a JSON header, and numbers. Nothing in it is executed, and what does
-not fit together is refused with a `ValueError` that names the file.
+The file is in the safetensors format: a length, a JSON header, and numbers. Nothing in it is executed. One that has
+changed since it was written is known by its check sum, and what does not fit together is refused whatever its check sum
+says; both with a `ValueError` that names the file.
 """
 
+import hashlib
 import json
 import math
 import time
@@ -29,7 +31,11 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray
-FORMAT = "bayespilco controller 1"
+FORMAT = "bayespilco controller 2"
+"""2 since it has a check sum."""
+CHECK = "sha256"
+"""The entry of the metadata with the check sum: of the whole file, with zeros in the check sum's own place."""
+NO_SUM = "0" * 64
 LARGEST_FILE = 2**28
 """In bytes. A controller has a few megabytes; whatever it allocates is in proportion to its file."""
 LARGEST_NUMBER = 1e100
@@ -205,7 +211,7 @@ class Controller:
     def to_bytes(self) -> bytes:
         """The content of a file that `load` reads."""
         said = {field.name: json.dumps(getattr(self.description, field.name)) for field in fields(Description)}
-        header: dict[str, Any] = {"__metadata__": {"format": FORMAT, **said}}
+        header: dict[str, Any] = {"__metadata__": {CHECK: NO_SUM, "format": FORMAT, **said}}
         end = 0
         for name, array in self.arrays.items():
             begin, end = end, end + array.nbytes
@@ -213,7 +219,7 @@ class Controller:
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)  # numbers start at a multiple of their size
         numbers = [array.astype("<f8").tobytes() for array in self.arrays.values()]
-        return b"".join([len(text).to_bytes(8, "little"), text, *numbers])
+        return signed(b"".join([len(text).to_bytes(8, "little"), text, *numbers]))
 
     @classmethod
     def load(cls, path: Path | str) -> "Controller":
@@ -297,6 +303,17 @@ def _demand(condition: bool, sentence: str) -> None:
         raise _Malformed(sentence)
 
 
+def signed(content: bytes) -> bytes:
+    """A file with its check sum in place of the zeros."""
+    return content.replace(NO_SUM.encode(), hashlib.sha256(content).hexdigest().encode(), 1)
+
+
+def _demand_unchanged(content: bytes, check: Any) -> None:
+    _demand(isinstance(check, str) and len(check) == len(NO_SUM) and check.isascii(), "it has no check sum.")
+    unsigned = content.replace(check.encode(), NO_SUM.encode(), 1)
+    _demand(signed(unsigned) == content, "its check sum is not that of its content.")
+
+
 def _parse(content: bytes) -> tuple[Description, dict[str, Array]]:
     """Header and arrays of a file in the safetensors format, of which nothing is believed unchecked."""
     _demand(len(content) <= LARGEST_FILE, f"it is longer than {LARGEST_FILE} bytes.")
@@ -308,7 +325,10 @@ def _parse(content: bytes) -> tuple[Description, dict[str, Array]]:
     except (ValueError, RecursionError):
         raise _Malformed("its header is not JSON.") from None
     _demand(isinstance(header, dict), "its header is not a JSON object.")
-    description = _describe(header.pop("__metadata__", None))
+    metadata = header.pop("__metadata__", None)
+    _demand(isinstance(metadata, dict) and metadata.pop("format", None) == FORMAT, f"its format is not {FORMAT!r}.")
+    _demand_unchanged(content, metadata.pop(CHECK, None))
+    description = _describe(metadata)
     arrays, end = {}, 0
     for name, entry in header.items():
         _demand(name in SHAPES or name in FILTER_SHAPES, f"it holds an unknown {name!r:.60}.")
@@ -328,8 +348,7 @@ def _naturals(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and 0 <= value <= LARGEST_FILE for value in values)
 
 
-def _describe(metadata: Any) -> Description:
-    _demand(isinstance(metadata, dict) and metadata.pop("format", None) == FORMAT, f"its format is not {FORMAT!r}.")
+def _describe(metadata: dict[str, Any]) -> Description:
     _demand(metadata.keys() == {field.name for field in fields(Description)}, "its description is incomplete.")
     values: dict[str, Any] = {}
     for field in fields(Description):

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import bayespilco
 from bayespilco import Controller, Gaussian, Task, export, tasks
 from bayespilco.cli import main
+from bayespilco.controller import NO_SUM, signed
 from bayespilco.execution import Learned, filtered, unfiltered
 from bayespilco.tasks import Component
 from tests import systems
@@ -214,27 +216,40 @@ def mutate(content: bytes, random: np.random.Generator) -> bytes:
     return bytes(data)
 
 
+def unsigned(content: bytes) -> bytes:
+    """A file with zeros in place of its check sum."""
+    return re.sub(rb'(?<="sha256":")[0-9a-f]{64}', NO_SUM.encode(), content, count=1)
+
+
 def fuzz(contents: list[bytes], count: int, directory: Path) -> dict[str, int]:
-    """Load damaged files: each is refused with a sentence that names it, or acts with finite actions within limits."""
+    """Load damaged files, and as many forged ones, whose check sum is that of the damaged content.
+
+    A damaged file is refused with a sentence that names it. So is a forged one, or it acts with finite actions within
+    limits.
+    """
     random = np.random.default_rng(0)
     file = directory / "damaged.controller"
-    tally = {"refused": 0, "loaded": 0}
+    tally = {"damaged, refused": 0, "forged, refused": 0, "forged, loaded": 0}
     for number in range(count):
-        file.write_bytes(mutate(contents[number % len(contents)], random))
+        whole, forge = contents[number // 2 % len(contents)], number % 2 == 1
+        while (content := signed(mutate(unsigned(whole), random)) if forge else mutate(whole, random)) == whole:
+            pass  # some mutations change nothing
+        file.write_bytes(content)
         try:
             controller = Controller.load(file)
         except ValueError as error:
             assert "damaged.controller" in str(error)
-            tally["refused"] += 1
+            tally["forged, refused" if forge else "damaged, refused"] += 1
             continue
-        tally["loaded"] += 1
+        assert forge, "the check sum tells"
+        tally["forged, loaded"] += 1
         for z in random.normal(size=(4, len(controller.mean))) * [[1.0], [np.nan], [1e3], [1e150]]:
             action = controller.act(z)
             assert np.isfinite(action).all() and (np.abs(action) <= controller.arrays["limits"]).all()
     return tally
 
 
-@pytest.mark.parametrize("count", [3000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_damaged_files_are_refused_or_harmless(count: int, tmp_path: Path) -> None:
     controllers = [
         filtered(systems.policy(), systems.dynamics("uncertain")).controller(task(), "bayes-filter"),
@@ -243,7 +258,8 @@ def test_damaged_files_are_refused_or_harmless(count: int, tmp_path: Path) -> No
     ]
     tally = fuzz([controller.to_bytes() for controller in controllers], count, tmp_path)
     print(tally)
-    assert tally["refused"] > count / 4 and tally["loaded"] > count / 10, tally
+    assert tally["damaged, refused"] == count // 2, tally
+    assert min(tally["forged, refused"], tally["forged, loaded"]) > count / 20, tally
 
 
 @pytest.mark.parametrize(
@@ -269,10 +285,17 @@ def test_what_does_not_fit_is_refused(change: dict[str, np.ndarray | None], sent
 def test_a_file_that_is_not_there_or_of_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing cannot be read: No such file"):
         Controller.load(tmp_path / "nothing")
-    content = export.controller(small_run()).to_bytes().replace(b"controller 1", b"controller 2")
+    content = export.controller(small_run()).to_bytes().replace(b"controller 2", b"controller 3")
     (tmp_path / "newer").write_bytes(content)
-    with pytest.raises(ValueError, match=r"newer is not a controller.*format is not 'bayespilco controller 1'"):
+    with pytest.raises(ValueError, match=r"newer is not a controller.*format is not 'bayespilco controller 2'"):
         Controller.load(tmp_path / "newer")
+    content = export.controller(small_run()).to_bytes()
+    (tmp_path / "without").write_bytes(content.replace(b"sha256", b"sha999"))
+    with pytest.raises(ValueError, match=r"without is not a controller.*: it has no check sum"):
+        Controller.load(tmp_path / "without")
+    (tmp_path / "changed").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(ValueError, match=r"changed is not a controller.*: its check sum is not that of its content"):
+        Controller.load(tmp_path / "changed")
 
 
 def test_lazy_names_are_those_that_editors_see() -> None:

@@ -121,6 +121,22 @@ def test_a_bad_file_is_refused_by_name(directory: Path, damage: str) -> None:
         Run.load(directory)
 
 
+def test_a_file_without_a_check_sum_is_refused(directory: Path) -> None:
+    """Everything else in it is right."""
+    from safetensors import safe_open
+    from safetensors.numpy import load_file, save_file
+
+    file = directory / "episode-01.safetensors"
+    with safe_open(file, "numpy") as opened:
+        metadata = opened.metadata()
+    save_file(load_file(file), file, metadata)
+    Run.load(directory)  # in another order, but of the same content
+    del metadata["sha256"]
+    save_file(load_file(file), file, metadata)
+    with pytest.raises(ValueError, match=r"episode-01\.safetensors has no check sum \(sha256\)"):
+        Run.load(directory)
+
+
 @pytest.mark.parametrize("count", [200, pytest.param(20000, marks=pytest.mark.slow)])
 def test_whatever_happens_to_a_file_is_noticed(directory: Path, tmp_path: Path, count: int) -> None:
     """Bits flipped, bytes lost, doubled or overwritten, anywhere: no other run is ever loaded instead."""

@@ -105,7 +105,9 @@ def _read(path: Path) -> Leaves:
     written = metadata.pop("format", "something else")
     if written != FORMAT:
         raise ValueError(f"{path} was not written by this version of bayespilco ({FORMAT!r}), but by {written!r}.")
-    if CHECK in metadata and metadata.pop(CHECK) != _check_sum(header, data):  # a file without one is taken as it is
+    if CHECK not in metadata:
+        raise ValueError(f"{path} has no check sum ({CHECK}): it is damaged, or was not written by bayespilco.")
+    if metadata.pop(CHECK) != _check_sum(header, data):
         raise ValueError(f"{path} is damaged: its check sum is not that of its content.")
     try:
         values = {name: json.loads(value) for name, value in metadata.items()}
