@@ -291,14 +291,12 @@ def export(
 ) -> None:
     """Write the controller of a run as one file, which `bayespilco.controller` loads with NumPy alone."""
     from bayespilco import export
+    from bayespilco.controller import timing
     from bayespilco.runs import Run
 
     taken = export.controller(Run.load(directory), episode)
     export.save(taken, out, force=force)
-    for _ in range(100):
-        taken.act(taken.mean)
-    step, period = 1000 * taken.total_seconds / taken.steps, 1000 * taken.description.dt
-    print(f"{out}: {out.stat().st_size} bytes; a step takes {step:.2f} ms here, of a period of {period:.4g} ms.")
+    print(f"{out}: {out.stat().st_size} bytes; {timing(taken, steps=200)}")
 
 
 @app.command()

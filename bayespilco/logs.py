@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-TOLERANCE = 0.25
-"""How far a row's time may be from where it should be, in sampling periods."""
+TOLERANCE = 0.5
+"""How far a row's time may be from where it should be, in sampling periods: what a rig lets pass, its log may have."""
 
 
 class Log(NamedTuple):

@@ -163,7 +163,7 @@ class Rig:
             raise
         finally:
             self._stop(np.zeros(len(agent.limits)))
-            if self.log is not None and recording.observations:
+            if self.log is not None and len(recording.observations) > 1:  # one sample is nothing to learn from
                 states = states or [f"state {i}" for i in range(len(recording.observations[0]))]
                 actions = actions or [f"action {i}" for i in range(len(agent.limits))]
                 logs.append(self.log, states, actions, recording.times, recording.observations, recording.actions)

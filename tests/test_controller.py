@@ -161,6 +161,31 @@ def test_export_writes_a_file_that_numpy_alone_can_run(
     assert done.stdout == f"{expected}\n[]\n", done.stderr
 
 
+def test_the_step_time_is_measured_by_a_command(tmp_path: Path) -> None:
+    def command(file: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-W", "error", "-m", "bayespilco.controller", str(file)],
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+            capture_output=True,
+            text=True,
+        )
+
+    file = tmp_path / "angle.controller"
+    file.write_bytes(filtered(systems.policy(), systems.dynamics()).controller(task(), "bayes-filter").to_bytes())
+    said = command(file).stdout
+    times = re.fullmatch(
+        r"angle, bayes-filter: a step takes ([\d.]+) ms here \(99 of 100 at most ([\d.]+) ms, the longest of 1000 "
+        r"([\d.]+) ms\), of a period of 100 ms\.\n",
+        said,
+    )
+    assert times is not None, said
+    mean, most, worst = map(float, times.groups())
+    assert 0 < mean < 100 and 0 < most <= worst
+    file.write_bytes(file.read_bytes()[:-1])
+    done = command(file)
+    assert done.returncode == 2 and done.stderr.startswith("bayespilco: ") and done.stderr.count("\n") == 1
+
+
 def test_the_file_is_in_the_safetensors_format(tmp_path: Path) -> None:
     from safetensors.numpy import load_file
 

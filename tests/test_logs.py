@@ -7,6 +7,7 @@ import pytest
 
 from bayespilco import Run, Settings, algorithm, deployment, logs, tasks
 from bayespilco.improvement import Improvement
+from bayespilco.plants import Rig
 from tests.small_run import small_run
 
 STATES, ACTIONS = ["position [m]", "velocity [m/s]"], ["force [N]"]
@@ -35,6 +36,12 @@ def test_columns_are_found_by_name(tmp_path: Path) -> None:
     shuffled = "\ufeffforce, time, velocity,episode,position\r\n3,0,2,0,1\r\n,0.2,5,0,4\r\n"
     (other,) = read(shuffled, tmp_path)
     assert np.array_equal(other.observations, [[1, 2], [4, 5]]) and np.array_equal(other.actions, [[3]])
+
+
+def test_a_sample_may_be_as_late_as_a_rig_allows(tmp_path: Path) -> None:
+    late = GOOD.replace("0,0.2,", f"0,{0.2 + 0.19 * Rig.tolerance},")
+    assert late != GOOD
+    assert len(read(late, tmp_path)) == 2
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,18 @@ def test_a_device_is_paced() -> None:
     assert sent[-1] == 0.0
 
 
+def test_an_episode_that_ended_at_once_does_not_spoil_the_log(tmp_path: Path) -> None:
+    """One sample is no transition, and `logs.read` refuses an episode without any."""
+    plant = Paced(ready=lambda: None, send=lambda u: None, read=lambda: [0.5], dt=0.001)
+    names: dict[str, Any] = {"states": ["position [m]"], "actions": ["force [N]"]}
+    for high in ([1.0], [0.1], [1.0]):
+        rig = Rig(plant, high=high, tolerance=np.inf, realtime=False, log=tmp_path / "log.csv")
+        recording = rig.run(RandomAgent(np.ones(1), np.random.default_rng(0)), dt=0.001, steps=3, **names)
+        assert len(recording.observations) == (4 if high == [1.0] else 1)
+    kept = logs.read(tmp_path / "log.csv", names["states"], names["actions"], 0.001)
+    assert [len(each.observations) for each in kept] == [4, 4]
+
+
 def test_an_interruption_is_passed_on_after_a_safe_end(tmp_path: Path) -> None:
     class Impatient(Push):
         def act(self, observation: np.ndarray) -> np.ndarray:
