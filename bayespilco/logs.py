@@ -117,16 +117,21 @@ def append(
     applied: Sequence[np.ndarray] | np.ndarray,
 ) -> None:
     """Add an episode to a file, which is made if there is none yet."""
-    path = Path(path)
-    episode = 0
-    if path.exists() and path.stat().st_size:
-        with open(path, encoding="utf-8", newline="") as file:
-            reader = csv.reader(file)
-            if next(reader) != _header(states, actions):
-                raise ValueError(f"{path} is a log with other columns. Give another name, or move it away.")
-            episode = 1 + max((int(row[0]) for row in reader if row), default=-1)
+    added = text(states, actions, times, observations, applied, next_episode(path, states, actions))
     with open(path, "a", encoding="utf-8", newline="") as file:
-        file.write(text(states, actions, times, observations, applied, episode))
+        file.write(added)
+
+
+def next_episode(path: Path | str, states: Sequence[str], actions: Sequence[str]) -> int:
+    """The number of the episode that would be added to a file. One with other columns is refused."""
+    path = Path(path)
+    if not path.exists() or not path.stat().st_size:
+        return 0
+    with open(path, encoding="utf-8", newline="") as file:
+        reader = csv.reader(file)
+        if next(reader) != _header(states, actions):
+            raise ValueError(f"{path} is a log with other columns. Give another name, or move it away.")
+        return 1 + max((int(row[0]) for row in reader if row), default=-1)
 
 
 def text(

@@ -12,6 +12,7 @@ import contextlib
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,6 +153,8 @@ class Rig:
             seed: For a plant that draws its own chance.
         """
         recording = Recording()
+        if self.log is not None and states and actions:
+            logs.next_episode(self.log, states, actions)  # better refused now than after the episode
         try:
             self._episode(recording, agent, dt, steps, states, seed)
         except Stop as stop:
@@ -166,7 +169,10 @@ class Rig:
             if self.log is not None and len(recording.observations) > 1:  # one sample is nothing to learn from
                 states = states or [f"state {i}" for i in range(len(recording.observations[0]))]
                 actions = actions or [f"action {i}" for i in range(len(agent.limits))]
-                logs.append(self.log, states, actions, recording.times, recording.observations, recording.actions)
+                try:
+                    logs.append(self.log, states, actions, recording.times, recording.observations, recording.actions)
+                except (OSError, ValueError) as error:  # the recording is more than its log
+                    warnings.warn(f"The episode is not in the log: {error}", stacklevel=2)
         return recording
 
     def _episode(
