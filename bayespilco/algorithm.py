@@ -67,6 +67,8 @@ class Settings:
     """Inducing points of the dynamics model."""
     evaluations: int = 150
     """Budget of one policy search, in values and gradients."""
+    in_parts: bool = True
+    """Whether policy search ends with predictions in parts, once the model is good enough for it to matter."""
 
     def __post_init__(self) -> None:
         find(METHODS, self.method, "method")
@@ -77,7 +79,8 @@ class Settings:
 
 
 EARLY = 5
-"""Episodes in which policy search also starts afresh: later the valley is found, and a warm start is enough."""
+"""Episodes in which policy search also starts afresh, and is content with one Gaussian. Later the valley is found, a
+warm start is enough, and what remains is to get every first state right."""
 
 FRESH = 4
 """Random policies to start afresh from."""
@@ -166,8 +169,11 @@ def learn_episode(
     problem = Problem(method.predictor, fit.dynamics, task.initial, task.cost, task.steps)
     earlier = [record.policy for record in records]
     fresh = [task.random_policy(key) for key in jax.random.split(start, FRESH)] if n < EARLY else []
-    found = search(problem, earlier, fresh, evaluations=settings.evaluations, on_progress=report("improve"))  # 6-8
-    predicted = problem.prediction(found.policy)
+    in_parts = settings.in_parts and n >= EARLY
+    found = search(  # lines 6 to 8
+        problem, earlier, fresh, evaluations=settings.evaluations, in_parts=in_parts, on_progress=report("improve")
+    )
+    predicted = (problem.cut() if in_parts else problem).prediction(found.policy)
     return Record(episode, fit, found.policy, predicted, found.evaluations, found.stopped)
 
 

@@ -106,6 +106,14 @@ def learn(
     ] = None,
     points: Annotated[int | None, _option("50", "Inducing points of the dynamics model.")] = None,
     evaluations: Annotated[int | None, _option("150", "Budget of one policy search, in values and gradients.")] = None,
+    in_parts: Annotated[
+        bool | None,
+        typer.Option(
+            "--in-parts/--whole",
+            help="Whether later policy searches predict from parts of the first state's distribution, or from one.",
+            show_default="in-parts",
+        ),
+    ] = None,
     executions: Annotated[int | None, _option("100", "How often to execute the final policy.")] = None,
     from_data: Annotated[
         Path | None, typer.Option(help="Start from logged episodes, a CSV file, not from random actions.")
@@ -135,6 +143,7 @@ def learn(
         "training": training,
         "points": points,
         "evaluations": evaluations,
+        "in_parts": in_parts,
     }
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     settings = dataclasses.replace(asked.settings, **given)
@@ -253,7 +262,7 @@ def reproduce(
     console = Console(highlight=False)
     wanted = range(first_seed, first_seed + seeds)
     try:
-        with (Cluster(dask, out) if dask else Local(workers)) as place, JobsDisplay(console) as display:
+        with Cluster(dask, out) if dask else Local(workers) as place, JobsDisplay(console) as display:
             failed = compute(
                 study,
                 out,

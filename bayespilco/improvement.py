@@ -3,6 +3,7 @@
 BFGS finds the bottom of the valley it starts in. With a narrow cost and the plant far from its goal most valleys are
 bad ones: almost every gradient vanishes. So a search may start in a wider version of the problem, whose valleys are
 few, and narrow it down; and several searches may start from different policies, and the best by prediction is kept.
+At the end the search goes on with predictions in parts, which cost many times as much and are much truer.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from bayespilco.dynamics import Dynamics
 from bayespilco.gaussian import Gaussian
 from bayespilco.policy import Policy
 from bayespilco.precision import float64
-from bayespilco.prediction import MostLikely, Prediction, Predictor, predict
+from bayespilco.prediction import MostLikely, Prediction, Predictor, can_be_cut, predict, predict_in_parts
 
 LINE_SEARCH_LIMIT = 20
 """Evaluations that one line search may take (as in the original programs)."""
@@ -35,6 +36,12 @@ class Problem(NamedTuple):
     initial: Gaussian
     cost: SaturatingCost
     steps: int
+    in_parts: bool = False
+    """Whether the first state is predicted from in parts (see `parts`)."""
+
+    def cut(self) -> "Problem":
+        """The same in parts, if it can be cut."""
+        return self._replace(in_parts=can_be_cut(self.predictor))
 
     def widened(self, factor: float) -> "Problem":
         return self._replace(cost=self.cost.widened(factor))
@@ -58,15 +65,14 @@ class Problem(NamedTuple):
 # Compiled once per predictor, policy kind and number of points; episodes change only the numbers inside.
 @compiled
 def _prediction(policy: Policy, problem: Problem) -> Prediction:
-    return predict(problem.predictor, policy, problem.dynamics, problem.initial, problem.cost, problem.steps)
+    predictor, dynamics, initial, cost, steps, in_parts = problem
+    return (predict_in_parts if in_parts else predict)(predictor, policy, dynamics, initial, cost, steps)
 
 
 @compiled
 @eqx.filter_value_and_grad
 def _value_and_gradient(policy: Policy, problem: Problem) -> Float[Array, ""]:
-    return predict(
-        problem.predictor, policy, problem.dynamics, problem.initial, problem.cost, problem.steps
-    ).total_cost
+    return _prediction(policy, problem).total_cost
 
 
 class Improvement(eqx.Module):
@@ -146,6 +152,7 @@ def search(
     fresh: Sequence[Policy],
     *,
     evaluations: int = 150,
+    in_parts: bool = False,
     on_progress: Callable[[float, float], None] | None = None,
 ) -> Improvement:
     """The best of several searches: from the best earlier policy, from a random one, and from the last one widened.
@@ -155,12 +162,15 @@ def search(
       milliseconds per evaluation; the most promising one goes on with the full prediction, wide and then narrow.
     - The latest policy is widened and narrowed again, which may carry it over into a better valley.
 
-    Without `fresh` policies only the first is done. `evaluations` is the budget of each search in the narrow problem;
-    in the wide one it is a third of that. `on_progress` is called with the fraction done and the best cost so far.
+    Without `fresh` policies only the first is done. Then, if it is asked for and can be done, the best goes on with
+    predictions in parts; unless an earlier one is better in parts, as one that was made for them will be.
+
+    `evaluations` is the budget of each search in the narrow problem; in the wide one, and in parts, it is a third of
+    that. `on_progress` is called with the fraction done and the best cost so far.
     """
     if not earlier and not fresh:
         raise ValueError("A policy search needs a policy to start from: give `earlier` or `fresh` ones.")
-    wide = problem.widened(WIDE)
+    wide, third = problem.widened(WIDE), max(evaluations // 3, 1)
     starts: list[tuple[Policy, list[Problem]]] = []
     if earlier:
         starts.append((min(earlier, key=problem.value), [problem]))
@@ -171,15 +181,20 @@ def search(
         if earlier:
             starts.append((earlier[-1], [wide, problem]))
 
+    fine = problem.cut() if in_parts else problem
     found: list[Improvement] = []
+
+    def report(count: int, cost: float, budget: int = evaluations) -> None:
+        if on_progress is not None:
+            part = (len(found) + count / budget) / (len(starts) + fine.in_parts)
+            on_progress(part, min([cost, *(each.cost for each in found)]))
+
     for policy, problems in starts:
-
-        def report(count: int, cost: float) -> None:
-            if on_progress is not None:
-                part = (len(found) + count / evaluations) / len(starts)
-                on_progress(part, min([cost, *(each.cost for each in found)]))
-
         for each in problems[:-1]:
-            policy = improve(policy, each, evaluations=max(evaluations // 3, 1)).policy
+            policy = improve(policy, each, evaluations=third).policy
         found.append(improve(policy, problems[-1], evaluations=evaluations, on_evaluation=report))
-    return min(found, key=lambda each: each.cost)
+    best = min(found, key=lambda each: each.cost)
+    if not fine.in_parts:
+        return best
+    start = min([best.policy, *earlier], key=fine.value)
+    return improve(start, fine, evaluations=third, on_evaluation=lambda n, cost: report(n, cost, third))

@@ -2,7 +2,8 @@
 
 Three ways to predict, which together with two ways to execute make the four methods: `Unfiltered` (the policy
 will see raw observations), `Filtered` (it will see the filter's belief) and `MostLikely` (one deterministic
-trajectory, no uncertainty at all). Each is a start and a step; `predict` is the one scan over them.
+trajectory, no uncertainty at all). Each is a start and a step; `predict` is the one scan over them, and
+`predict_in_parts` does it from each part of a first state that is spread too widely for one Gaussian (`parts`).
 """
 
 from typing import Any
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bayespilco import parts
 from bayespilco.belief import BeliefDistribution, Update
 from bayespilco.cost import SaturatingCost
 from bayespilco.dynamics import Dynamics
@@ -28,6 +30,11 @@ class Unfiltered(eqx.Module):
 
     def start(self, initial: Gaussian) -> Gaussian:
         return initial
+
+    def starts(self, initial: Gaussian, dynamics: Dynamics) -> Gaussian:
+        """The start in parts: arrays with a leading axis."""
+        within = parts.WITHIN * initial.cov
+        return jax.vmap(lambda shift: Gaussian(initial.mean + shift, within))(parts.shifts(initial.cov))
 
     def state(self, carry: Gaussian) -> Gaussian:
         return carry
@@ -46,6 +53,19 @@ class Filtered(eqx.Module):
 
     def start(self, initial: Gaussian) -> BeliefDistribution:
         return BeliefDistribution(Gaussian(initial.mean, jnp.zeros_like(initial.cov)), initial.cov)
+
+    def starts(self, initial: Gaussian, dynamics: Dynamics) -> BeliefDistribution:
+        """The start in parts: arrays with a leading axis.
+
+        The filter does not know which part its plant starts in, only what its sensors tell. So what is cut is the
+        spread of the belief's mean after the first observation, which adds all of it to the start's. Here the share
+        that is between the parts is taken off in advance: until then that spread is "negative".
+        """
+        told = self.start(initial).update(dynamics.R).mean.cov
+        taken_off = (parts.WITHIN - 1) * told
+        return jax.vmap(lambda shift: BeliefDistribution(Gaussian(initial.mean + shift, taken_off), initial.cov))(
+            parts.shifts(told)
+        )
 
     def state(self, carry: BeliefDistribution) -> Gaussian:
         return carry.state
@@ -100,9 +120,60 @@ def predict(
     predictor: Predictor, policy: Policy, dynamics: Dynamics, initial: Gaussian, cost: SaturatingCost, steps: int
 ) -> Prediction:
     """Predict `steps` steps from the initial state (Algorithm 1, lines 6 and 7)."""
+    return _predict_from(predictor.start(initial), predictor, policy.map(), dynamics, cost, steps)
+
+
+@float64
+def predict_in_parts(
+    predictor: Unfiltered | Filtered,
+    policy: Policy,
+    dynamics: Dynamics,
+    initial: Gaussian,
+    cost: SaturatingCost,
+    steps: int,
+) -> Prediction:
+    """The same from each part of the initial state by itself, and what it comes to over all parts."""
     ready = policy.map()
-    states = initial.size
-    start: Any = predictor.start(initial)  # what each predictor carries is its own affair
+
+    def one(start: Any) -> Prediction:
+        return _predict_from(start, predictor, ready, dynamics, cost, steps)
+
+    return _mixture(jax.lax.map(one, predictor.starts(initial, dynamics)))
+
+
+def can_be_cut(predictor: Predictor) -> bool:
+    """Whether a prediction can be made in parts: one trajectory has none, and the update as printed loses them."""
+    return isinstance(predictor, Unfiltered) or (isinstance(predictor, Filtered) and predictor.update == "conserving")
+
+
+def _mixture(each: Prediction) -> Prediction:
+    """Mean and covariance over predictions of equal weight, which are along the first axis."""
+
+    def moments(mean: Array, cov: Array) -> tuple[Array, Array]:
+        whole = jnp.mean(mean, axis=0)
+        away = mean - whole
+        return whole, jnp.mean(cov, axis=0) + jnp.einsum("kti,ktj->tij", away, away) / len(away)
+
+    cost, variance = moments(each.cost_mean[..., None], each.cost_variance[..., None, None])
+    return Prediction(
+        *moments(each.state_mean, each.state_cov),
+        *moments(each.action_mean, each.action_cov),
+        cost[:, 0],
+        variance[:, 0, 0],
+        each.diverged.any(),
+    )
+
+
+def _predict_from(
+    start: Any,  # what each predictor carries is its own affair
+    predictor: Predictor,
+    ready: PolicyMap,
+    dynamics: Dynamics,
+    cost: SaturatingCost,
+    steps: int,
+) -> Prediction:
+    first = predictor.state(start)
+    states = first.size
 
     def out_of_range(state: Gaussian) -> Array:
         inside = (jnp.abs(state.mean) < DIVERGED).all() & (jnp.diag(state.cov) < DIVERGED**2).all()
@@ -124,7 +195,6 @@ def predict(
     (_, diverged), (means, covs, *actions, costs, variances) = jax.lax.scan(
         step, (start, jnp.asarray(False)), length=steps
     )
-    first = predictor.state(start)
     first_cost = cost.moments(first)
 
     def with_first(value: Array, rest: Array) -> Array:

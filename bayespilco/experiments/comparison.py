@@ -41,7 +41,7 @@ from bayespilco.training.direct import DirectFit, fit_direct
 from bayespilco.training.drawn import draw_many
 
 COLLECTOR = "pilco"
-"""The method that collects the common data, as in the paper."""
+"""The method that collects the common data, as in the paper (and from one Gaussian, as there)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +82,8 @@ class Part(NamedTuple):
     predictor: Predictor
     methods: tuple[str, ...]
     training: str = "evidence"
+    in_parts: bool = True
+    """Whether the search ends with predictions in parts."""
 
 
 def _sharing(predictor: Predictor) -> tuple[str, ...]:
@@ -97,10 +99,11 @@ PARTS = tuple(Part(name, predictor, _sharing(predictor)) for name, predictor in 
 """The comparison: every method is in exactly one part."""
 
 ABLATIONS = (
+    Part("whole", prediction.Filtered(), ("bayes-filter",), in_parts=False),
     Part("literal", prediction.Filtered(update="literal"), ("bayes-filter",)),
     *(Part(f"direct-{part.name}", part.predictor, part.methods, "direct") for part in PARTS),
 )
-"""What of ours makes the difference: the paper's update as printed, and the paper's training."""
+"""What of ours makes the difference: one Gaussian to start from, the paper's update as printed, and its training."""
 
 
 class Taken(eqx.Module):
@@ -162,6 +165,7 @@ def collect(study: Study, seed: int, directory: Path) -> None:
             seed=seed,
             points=study.points,
             evaluations=study.collecting,
+            in_parts=False,
             out=data,
             callbacks=[note],
         )
@@ -189,8 +193,9 @@ def compare(study: Study, seed: int, part: Part, directory: Path) -> None:
     dynamics = fit.dynamics
     problem = Problem(part.predictor, dynamics, task.initial, task.cost, task.steps)
     earlier = [record.policy for record in run.records]
-    found = search(problem, earlier, fresh_policies(task, seed), evaluations=study.evaluations)
-    predicted = problem.prediction(found.policy)
+    fresh = fresh_policies(task, seed)
+    found = search(problem, earlier, fresh, evaluations=study.evaluations, in_parts=part.in_parts)
+    predicted = (problem.cut() if part.in_parts else problem).prediction(found.policy)
     executions, samples, plants = (
         jax.random.split(_key(seed, purpose), count)
         for purpose, count in (("execute", study.executions), ("rehearse", study.samples), ("draw", study.samples))

@@ -25,6 +25,7 @@ def learn(
     training: str = "evidence",
     points: int = 50,
     evaluations: int = 150,
+    in_parts: bool = True,
     out: Path | str | None = None,
     force: bool = False,
     callbacks: Sequence[Callback] = (),
@@ -40,13 +41,14 @@ def learn(
         training: "evidence" (ours) or "direct" (the paper's) training of the dynamics model.
         points: Inducing points of the dynamics model.
         evaluations: Budget of one policy search, in values and gradients.
+        in_parts: Whether later searches end with predictions in parts: slower, and better where first states differ.
         out: A directory to keep the run in, episode by episode; `resume` goes on from there.
         force: Whether an earlier run in that directory may be replaced.
         callbacks: Called after each episode with the run so far. If one returns True, learning ends.
         on_progress: Called often, with where learning is.
     """
     task = find(TASKS, task, "task")() if isinstance(task, str) else task
-    run = Run(task, Settings(method, episodes, seed, training, points, evaluations), ())
+    run = Run(task, Settings(method, episodes, seed, training, points, evaluations, in_parts), ())
     if out is None:
         return go_on(run, callbacks, on_progress)
     with RunDirectory.create(out, Config(task.name, run.settings), task, force=force) as directory:
@@ -75,9 +77,7 @@ def resume(
         return go_on(run, [keep_in(directory), *callbacks], on_progress)
 
 
-def go_on(
-    run: Run, callbacks: Sequence[Callback] = (), on_progress: Callable[[Progress], object] | None = None
-) -> Run:
+def go_on(run: Run, callbacks: Sequence[Callback] = (), on_progress: Callable[[Progress], object] | None = None) -> Run:
     """Learn the episodes that a run still lacks: the loop of Algorithm 1."""
     stop = bool(run.records) and _tell(callbacks, run)
     while len(run.records) < run.settings.episodes and not stop:
