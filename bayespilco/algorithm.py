@@ -173,7 +173,7 @@ def learn_episode(
     found = search(  # lines 6 to 8
         problem, earlier, fresh, evaluations=settings.evaluations, in_parts=in_parts, on_progress=report("improve")
     )
-    predicted = (problem.cut() if in_parts else problem).prediction(found.policy)
+    predicted = found.problem.prediction(found.policy)
     return Record(episode, fit, found.policy, predicted, found.evaluations, found.stopped)
 
 

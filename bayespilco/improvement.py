@@ -20,6 +20,7 @@ from bayespilco.compilation import compiled
 from bayespilco.cost import SaturatingCost
 from bayespilco.dynamics import Dynamics
 from bayespilco.gaussian import Gaussian
+from bayespilco.parts import standard_points
 from bayespilco.policy import Policy
 from bayespilco.precision import float64
 from bayespilco.prediction import MostLikely, Prediction, Predictor, can_be_cut, predict, predict_in_parts
@@ -36,12 +37,14 @@ class Problem(NamedTuple):
     initial: Gaussian
     cost: SaturatingCost
     steps: int
-    in_parts: bool = False
-    """Whether the first state is predicted from in parts (see `parts`)."""
+    parts: Float[Array, "parts state"] | None = None
+    """Which parts the first state is predicted from (`parts.standard_points`); None: from the whole."""
 
-    def cut(self) -> "Problem":
+    def cut(self, way: int = 0) -> "Problem":
         """The same in parts, if it can be cut."""
-        return self._replace(in_parts=can_be_cut(self.predictor))
+        if not can_be_cut(self.predictor):
+            return self
+        return self._replace(parts=jnp.asarray(standard_points(self.initial.size, way)))
 
     def widened(self, factor: float) -> "Problem":
         return self._replace(cost=self.cost.widened(factor))
@@ -65,8 +68,10 @@ class Problem(NamedTuple):
 # Compiled once per predictor, policy kind and number of points; episodes change only the numbers inside.
 @compiled
 def _prediction(policy: Policy, problem: Problem) -> Prediction:
-    predictor, dynamics, initial, cost, steps, in_parts = problem
-    return (predict_in_parts if in_parts else predict)(predictor, policy, dynamics, initial, cost, steps)
+    predictor, dynamics, initial, cost, steps, parts = problem
+    if parts is None:
+        return predict(predictor, policy, dynamics, initial, cost, steps)
+    return predict_in_parts(predictor, policy, dynamics, initial, cost, steps, parts)
 
 
 @compiled
@@ -79,6 +84,8 @@ class Improvement(eqx.Module):
     """The result of a search, and why it ended."""
 
     policy: Policy
+    problem: Problem
+    """What it is good at, as far as the search came."""
     cost: float
     evaluations: int
     stopped: str
@@ -138,8 +145,11 @@ def improve(
         stopped = "the gradient vanished" if result.success else "no further descent along the gradient"
     except _Stop as reason:
         stopped = str(reason)
-    return Improvement(unravel(jnp.asarray(best[1])), best[0], len(history), stopped, np.asarray(history))
+    return Improvement(unravel(jnp.asarray(best[1])), problem, best[0], len(history), stopped, np.asarray(history))
 
+
+CUTS = 3
+"""In how many ways the first state is cut, one after the other."""
 
 WIDE = 3.0
 """How much wider the cost of the wider problem is: about 0.3 m instead of 0.1 m on the cart-pole."""
@@ -163,10 +173,11 @@ def search(
     - The latest policy is widened and narrowed again, which may carry it over into a better valley.
 
     Without `fresh` policies only the first is done. Then, if it is asked for and can be done, the best goes on with
-    predictions in parts; unless an earlier one is better in parts, as one that was made for them will be.
+    predictions in parts, cut in one way after the other; unless an earlier one is better in parts, as one that was
+    made for them will be. `cost` and `problem` of the result are the last one's.
 
-    `evaluations` is the budget of each search in the narrow problem; in the wide one, and in parts, it is a third of
-    that. `on_progress` is called with the fraction done and the best cost so far.
+    `evaluations` is the budget of each search in the narrow problem; in the wide one it is a third of that, and in
+    each way of cutting an eighth. `on_progress` is called with the fraction done and the best cost so far.
     """
     if not earlier and not fresh:
         raise ValueError("A policy search needs a policy to start from: give `earlier` or `fresh` ones.")
@@ -181,20 +192,26 @@ def search(
         if earlier:
             starts.append((earlier[-1], [wide, problem]))
 
-    fine = problem.cut() if in_parts else problem
+    cuts = [problem.cut(way) for way in range(CUTS)] if in_parts and can_be_cut(problem.predictor) else []
     found: list[Improvement] = []
 
-    def report(count: int, cost: float, budget: int = evaluations) -> None:
-        if on_progress is not None:
-            part = (len(found) + count / budget) / (len(starts) + fine.in_parts)
-            on_progress(part, min([cost, *(each.cost for each in found)]))
+    def stage(policy: Policy, each: Problem, budget: int) -> None:
+        def report(count: int, cost: float) -> None:
+            if on_progress is not None:
+                done = (len(found) + count / budget) / (len(starts) + len(cuts))
+                on_progress(done, min([cost, *(each.cost for each in found)]))
+
+        found.append(improve(policy, each, evaluations=budget, on_evaluation=report))
 
     for policy, problems in starts:
         for each in problems[:-1]:
             policy = improve(policy, each, evaluations=third).policy
-        found.append(improve(policy, problems[-1], evaluations=evaluations, on_evaluation=report))
+        stage(policy, problems[-1], evaluations)
     best = min(found, key=lambda each: each.cost)
-    if not fine.in_parts:
+    if not cuts:
         return best
-    start = min([best.policy, *earlier], key=fine.value)
-    return improve(start, fine, evaluations=third, on_evaluation=lambda n, cost: report(n, cost, third))
+    policy = min([best.policy, *earlier], key=cuts[0].value)
+    for cut in cuts:
+        stage(policy, cut, max(evaluations // 8, 1))
+        policy = found[-1].policy
+    return found[-1]

@@ -5,6 +5,9 @@ distribution is. Where a plant starts may be far from narrow: a cart half a metr
 the right need different pushes, and what comes of both is not one Gaussian. A policy search that sees only one is
 even rewarded for policies whose trajectories a Gaussian describes badly. Predicted from each part by itself, they are
 seen for what they are.
+
+There are many ways to cut a Gaussian. A policy with hundreds of parameters learns one cut by heart, so a search does
+well to go on with another after a while: ways are numbered.
 """
 
 import functools
@@ -20,17 +23,17 @@ WITHIN = 0.25
 """The share of the variance that is left within a part; the rest is between the parts: each is half as wide."""
 
 
-def shifts(cov: Float[Array, "dim dim"]) -> Float[Array, "parts dim"]:
-    """Where the parts of `N(0, cov)` have their means."""
+def shifts(cov: Float[Array, "dim dim"], points: Float[Array, "parts dim"]) -> Float[Array, "parts dim"]:
+    """Where the parts of `N(0, cov)` have their means, given those of `N(0, I)`."""
     values, vectors = jnp.linalg.eigh(cov)  # a Gaussian may be singular: nothing to cut there
     root = vectors * jnp.sqrt(jnp.maximum(values, 0.0))
-    return jnp.sqrt(1 - WITHIN) * standard_points(cov.shape[0]) @ root.T
+    return jnp.sqrt(1 - WITHIN) * points @ root.T
 
 
 @functools.cache
-def standard_points(size: int) -> Float[np.ndarray, "parts dim"]:
+def standard_points(size: int, way: int = 0) -> Float[np.ndarray, "parts dim"]:
     """Points spread like `N(0, I)`: evenly, in pairs of opposites, with exactly this mean and covariance."""
-    engine = scipy.stats.qmc.Halton(size, seed=0)
+    engine = scipy.stats.qmc.Halton(size, seed=way)
     half = scipy.stats.qmc.MultivariateNormalQMC(np.zeros(size), engine=engine).random(PER_DIMENSION * size // 2)
     points = np.concatenate([half, -half])
     root = np.linalg.cholesky(points.T @ points / len(points))

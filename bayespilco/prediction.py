@@ -31,10 +31,10 @@ class Unfiltered(eqx.Module):
     def start(self, initial: Gaussian) -> Gaussian:
         return initial
 
-    def starts(self, initial: Gaussian, dynamics: Dynamics) -> Gaussian:
+    def starts(self, initial: Gaussian, dynamics: Dynamics, points: Float[Array, "parts state"]) -> Gaussian:
         """The start in parts: arrays with a leading axis."""
         within = parts.WITHIN * initial.cov
-        return jax.vmap(lambda shift: Gaussian(initial.mean + shift, within))(parts.shifts(initial.cov))
+        return jax.vmap(lambda shift: Gaussian(initial.mean + shift, within))(parts.shifts(initial.cov, points))
 
     def state(self, carry: Gaussian) -> Gaussian:
         return carry
@@ -54,7 +54,7 @@ class Filtered(eqx.Module):
     def start(self, initial: Gaussian) -> BeliefDistribution:
         return BeliefDistribution(Gaussian(initial.mean, jnp.zeros_like(initial.cov)), initial.cov)
 
-    def starts(self, initial: Gaussian, dynamics: Dynamics) -> BeliefDistribution:
+    def starts(self, initial: Gaussian, dynamics: Dynamics, points: Float[Array, "parts state"]) -> BeliefDistribution:
         """The start in parts: arrays with a leading axis.
 
         The filter does not know which part its plant starts in, only what its sensors tell. So what is cut is the
@@ -64,7 +64,7 @@ class Filtered(eqx.Module):
         told = self.start(initial).update(dynamics.R).mean.cov
         taken_off = (parts.WITHIN - 1) * told
         return jax.vmap(lambda shift: BeliefDistribution(Gaussian(initial.mean + shift, taken_off), initial.cov))(
-            parts.shifts(told)
+            parts.shifts(told, points)
         )
 
     def state(self, carry: BeliefDistribution) -> Gaussian:
@@ -125,20 +125,27 @@ def predict(
 
 @float64
 def predict_in_parts(
-    predictor: Unfiltered | Filtered,
+    predictor: Predictor,
     policy: Policy,
     dynamics: Dynamics,
     initial: Gaussian,
     cost: SaturatingCost,
     steps: int,
+    points: Float[Array, "parts state"],
 ) -> Prediction:
-    """The same from each part of the initial state by itself, and what it comes to over all parts."""
+    """The same from each part of the initial state by itself, and what it comes to over all parts.
+
+    Args:
+        points: Where the parts of `N(0, I)` have their means (`parts.standard_points`).
+    """
+    if isinstance(predictor, MostLikely):
+        raise ValueError("A most likely trajectory starts from one state: predict it with `predict`.")
     ready = policy.map()
 
     def one(start: Any) -> Prediction:
         return _predict_from(start, predictor, ready, dynamics, cost, steps)
 
-    return _mixture(jax.lax.map(one, predictor.starts(initial, dynamics)))
+    return _mixture(jax.lax.map(one, predictor.starts(initial, dynamics, points)))
 
 
 def can_be_cut(predictor: Predictor) -> bool:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bayespilco.belief import Belief
+from bayespilco.gaussian import Gaussian
 from bayespilco.prediction import Filtered, Prediction, Unfiltered
 from tests import systems
 from tests.oracles import Sampled, centred
@@ -16,8 +17,12 @@ RUNS = 4_000
 
 @pytest.fixture(scope="module")
 def runs() -> tuple[np.ndarray, np.ndarray]:
+    return execute_filter(systems.INITIAL)
+
+
+def execute_filter(initial: Gaussian) -> tuple[np.ndarray, np.ndarray]:
     """States and costs of runs of the executed filter; the plant redraws the uncertain function at every step."""
-    dynamics, policy, initial = systems.dynamics(), systems.policy("linear").map(), systems.INITIAL
+    dynamics, policy = systems.dynamics(), systems.policy("linear").map()
     normal = jax.random.normal
 
     def step(carry: tuple[jax.Array, Belief], key: jax.Array) -> tuple[tuple[jax.Array, Belief], tuple]:  # type: ignore[type-arg]

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import pytest
 
 from bayespilco.dynamics import Dynamics
+from bayespilco.parts import standard_points
 from bayespilco.policy import Policy
-from bayespilco.prediction import Filtered, MostLikely, Predictor, Unfiltered, predict
+from bayespilco.prediction import Filtered, MostLikely, Predictor, Unfiltered, predict, predict_in_parts
 from tests import systems
 from tests.oracles import directional_difference
 
@@ -19,25 +20,37 @@ PREDICTORS: dict[str, Predictor] = {
 }
 
 
+IN_PARTS = " in parts"
+
+
 @eqx.filter_jit
 @eqx.filter_value_and_grad(has_aux=True)
-def total_cost(policy: Policy, predictor: Predictor, dynamics: Dynamics) -> tuple[jax.Array, jax.Array]:
-    result = predict(predictor, policy, dynamics, systems.INITIAL, systems.COST, 4)
+def total_cost(policy: Policy, name: str, dynamics: Dynamics) -> tuple[jax.Array, jax.Array]:
+    arguments = policy, dynamics, systems.INITIAL, systems.COST, 4
+    if name.endswith(IN_PARTS):
+        result = predict_in_parts(PREDICTORS[name.removesuffix(IN_PARTS)], *arguments, standard_points(2))
+    else:
+        result = predict(PREDICTORS[name], *arguments)
     return result.total_cost, result.diverged
 
 
 @pytest.mark.parametrize("kind", ["rbf", "linear"])
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if n == "literal" else ()) for n in PREDICTORS]
+    "name",
+    [
+        *(pytest.param(n, marks=pytest.mark.slow if n == "literal" else ()) for n in PREDICTORS),
+        pytest.param("unfiltered" + IN_PARTS, marks=pytest.mark.slow),
+        "filtered" + IN_PARTS,
+    ],
 )
 def test_total_cost(name: str, kind: str) -> None:
     """Along two random directions in the space of all parameters; the actuator's limits are not parameters."""
     policy = systems.policy(kind)
 
     def value(policy: Policy) -> jax.Array:
-        return total_cost(policy, PREDICTORS[name], systems.dynamics())[0][0]
+        return total_cost(policy, name, systems.dynamics())[0][0]
 
-    _, gradient = total_cost(policy, PREDICTORS[name], systems.dynamics())
+    _, gradient = total_cost(policy, name, systems.dynamics())
     leaves, structure = jax.tree.flatten(policy)
     for seed in range(2):
         keys = jax.random.split(jax.random.key(seed), len(leaves))
@@ -54,6 +67,6 @@ def test_total_cost(name: str, kind: str) -> None:
 def test_divergence_is_finite_in_value_and_gradient(name: str) -> None:
     """A model that explodes: the rest of the run costs 1 per step, and no NaN reaches the optimiser."""
     explosive = eqx.tree_at(lambda d: d.gp.slope, systems.dynamics(), 1e3 * systems.dynamics().gp.slope)
-    (cost, diverged), gradient = total_cost(systems.policy(), PREDICTORS[name], explosive)
+    (cost, diverged), gradient = total_cost(systems.policy(), name, explosive)
     assert diverged and jnp.isfinite(cost)
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))

@@ -195,7 +195,7 @@ def compare(study: Study, seed: int, part: Part, directory: Path) -> None:
     earlier = [record.policy for record in run.records]
     fresh = fresh_policies(task, seed)
     found = search(problem, earlier, fresh, evaluations=study.evaluations, in_parts=part.in_parts)
-    predicted = (problem.cut() if part.in_parts else problem).prediction(found.policy)
+    predicted = found.problem.prediction(found.policy)
     executions, samples, plants = (
         jax.random.split(_key(seed, purpose), count)
         for purpose, count in (("execute", study.executions), ("rehearse", study.samples), ("draw", study.samples))
