@@ -25,6 +25,7 @@ ORDER = [
     "policy",
     "dynamics",
     "belief",
+    "parts",
     "prediction",
     "episode",
     "tasks",

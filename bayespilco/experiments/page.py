@@ -71,7 +71,8 @@ def page(found: Numbers, task: Task) -> str:
         f"# {title}",
         f"Made by `{found['command']}` (version {found['version']}) on {count}. Per data set: {study['episodes']} "
         f"episodes of {task.steps * task.dt:.3g} s, the first with random actions, the others with `pilco`; one "
-        "dynamics model of them; a policy for each way of predicting, optimised on that model from the same policies; "
+        "dynamics model of them; a policy for each way of predicting, optimised on that model from the same policies, "
+        "in the end with predictions in parts of the first state's distribution; "
         f"{study['executions']} executions of each method, scored on the latent state. Costs are sums over "
         f'{task.steps + 1} steps: {task.steps + 1} is "never at the goal".',
         "## The methods",
@@ -101,8 +102,9 @@ def page(found: Numbers, task: Task) -> str:
         sections += [
             "## What makes the difference",
             _ablations_table(ablations),
-            "Predicted / executed cost of each method on the same data: as above; with the paper's update of the "
-            "belief as printed (it concerns `bayes-filter` only); and on a model trained by the paper's Direct method.",
+            "Predicted / executed cost of each method on the same data: as above; without predictions in parts, "
+            "from one Gaussian, and with the paper's update of the belief as printed (for `bayes-filter` only); and on "
+            "a model trained by the paper's Direct method.",
         ]
     if compared:
         sections += ["## Where this falls short of the paper", _shortcomings(found)]
@@ -186,17 +188,17 @@ def _ablations_table(seeds: Sequence[Numbers]) -> str:
     rows = []
     for seed in seeds:
         done = seed["ablations"]
-        literal = done.get("literal", {})
+        whole, literal = done.get("whole", {}), done.get("literal", {})
         direct = {method: n for part in PARTS for method, n in done.get(f"direct-{part.name}", {}).items()}
         rows += [
             [
                 str(seed["seed"]),
                 f"`{method}`",
-                *(_pair(part.get(method)) for part in (seed["methods"], literal, direct)),
+                *(_pair(part.get(method)) for part in (seed["methods"], whole, literal, direct)),
             ]
             for method in METHODS
         ]
-    return _table(["seed", "method", "ours", "update as printed", "Direct training"], rows)
+    return _table(["seed", "method", "ours", "one Gaussian", "update as printed", "Direct training"], rows)
 
 
 def _pair(n: Numbers | None) -> str:
