@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
@@ -22,7 +23,7 @@ from bayespilco.dynamics import Dynamics
 from bayespilco.gaussian import Gaussian
 from bayespilco.parts import standard_points
 from bayespilco.policy import Policy
-from bayespilco.precision import float64
+from bayespilco.precision import as_float64, float64
 from bayespilco.prediction import MostLikely, Prediction, Predictor, can_be_cut, predict, predict_in_parts
 
 LINE_SEARCH_LIMIT = 20
@@ -44,7 +45,7 @@ class Problem(NamedTuple):
         """The same in parts, if it can be cut."""
         if not can_be_cut(self.predictor):
             return self
-        return self._replace(parts=jnp.asarray(standard_points(self.initial.size, way)))
+        return self._replace(parts=as_float64(standard_points(self.initial.size, way)))
 
     def widened(self, factor: float) -> "Problem":
         return self._replace(cost=self.cost.widened(factor))
@@ -62,7 +63,21 @@ class Problem(NamedTuple):
     @float64
     def value_and_gradient(self, policy: Policy) -> tuple[Float[Array, ""], Policy]:
         """J and its exact gradient, a policy-shaped tree (Appendix C, by automatic differentiation)."""
-        return _value_and_gradient(policy, self)
+        return mean([_value_and_gradient(policy, share) for share in self.shares()])
+
+    @float64
+    def shares(self) -> "list[Problem]":
+        """Problems that can be solved apart: J is the mean of theirs. Always the same ones, whoever solves them."""
+        if self.parts is None:
+            return [self]
+        return [self._replace(parts=some) for some in jnp.split(self.parts, 2)]
+
+
+def mean(values_and_gradients: Sequence[tuple[Float[Array, ""], Policy]]) -> tuple[Float[Array, ""], Policy]:
+    """The mean of the values, and of the gradients."""
+    if len(values_and_gradients) == 1:
+        return values_and_gradients[0]
+    return jax.tree.map(lambda *each: sum(each) / len(each), *values_and_gradients)
 
 
 # Compiled once per predictor, policy kind and number of points; episodes change only the numbers inside.

@@ -8,6 +8,7 @@ import pytest
 from bayespilco.dynamics import Dynamics
 from bayespilco.parts import standard_points
 from bayespilco.policy import Policy
+from bayespilco.precision import as_float64
 from bayespilco.prediction import Filtered, MostLikely, Predictor, Unfiltered, predict, predict_in_parts
 from tests import systems
 from tests.oracles import directional_difference
@@ -28,7 +29,7 @@ IN_PARTS = " in parts"
 def total_cost(policy: Policy, name: str, dynamics: Dynamics) -> tuple[jax.Array, jax.Array]:
     arguments = policy, dynamics, systems.INITIAL, systems.COST, 4
     if name.endswith(IN_PARTS):
-        result = predict_in_parts(PREDICTORS[name.removesuffix(IN_PARTS)], *arguments, standard_points(2))
+        result = predict_in_parts(PREDICTORS[name.removesuffix(IN_PARTS)], *arguments, as_float64(standard_points(2)))
     else:
         result = predict(PREDICTORS[name], *arguments)
     return result.total_cost, result.diverged
