@@ -236,8 +236,9 @@ def reproduce(
     ] = 1,
     task: Annotated[str, typer.Option(help="What to compare the methods on.")] = "cart-pole",
     episodes: Annotated[int, typer.Option(help="Episodes of the common data, the first with random actions.")] = 11,
-    points: Annotated[int, typer.Option(help="Inducing points of the dynamics model.")] = 50,
+    points: Annotated[int, typer.Option(help="Inducing points of the dynamics model.")] = 100,
     collecting: Annotated[int, typer.Option(help="Budget of a policy search while data are collected.")] = 150,
+    collecting_points: Annotated[int, typer.Option(help="Inducing points while data are collected.")] = 50,
     evaluations: Annotated[int, typer.Option(help="Budget of a policy search of the comparison.")] = 150,
     workers: Annotated[int | None, typer.Option(help="Processes at a time.", show_default="one per core")] = None,
     dask: Annotated[
@@ -257,7 +258,7 @@ def reproduce(
             raise ValueError(f"--{name} must be at least {lowest}; given {value}.")
     if workers is not None and workers < 1:
         raise ValueError(f"--workers must be at least 1; given {workers}.")
-    study = Study(task, episodes, points, collecting, evaluations, executions, samples)
+    study = Study(task, episodes, points, collecting, collecting_points, evaluations, executions, samples)
     claim(study, out)
     console = Console(highlight=False)
     wanted = range(first_seed, first_seed + seeds)

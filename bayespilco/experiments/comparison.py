@@ -1,11 +1,12 @@
 """The paper's comparison on one data set, in parts that are each computed once and kept as a file.
 
     seed-00/
-      data/                       a run of `learn` with PILCO: the common data, and the model trained on all of it
+      data/                       a run of `learn` with PILCO: the common data
+      evidence.safetensors        the dynamics model, trained on all of it
       unfiltered.safetensors      a policy re-optimised on that model, its prediction, and what its executions cost
       most-likely.safetensors
       filtered.safetensors
-      literal.safetensors ...     ablations, where they are asked for
+      literal.safetensors ...     ablations, where they are asked for; direct.safetensors is their model
 
 Methods that predict alike share their policy: what was optimised once (`Part`) is executed in several ways. Every
 part starts from the same policies, meets the same first states and the same sensor errors, and depends on nothing
@@ -34,11 +35,12 @@ from bayespilco.precision import as_float64, float64
 from bayespilco.prediction import Prediction, Predictor
 from bayespilco.runs import Run, learn, resume
 from bayespilco.runs.arrays import read_module, write_module
-from bayespilco.runs.directory import POLICIES
+from bayespilco.runs.directory import POLICIES, left_to_the_task
 from bayespilco.runs.files import write
 from bayespilco.tasks import TASKS, Task
-from bayespilco.training.direct import DirectFit, fit_direct
+from bayespilco.training.direct import fit_direct
 from bayespilco.training.drawn import draw_many
+from bayespilco.training.evidence import EvidenceFit, fit_evidence
 
 COLLECTOR = "pilco"
 """The method that collects the common data, as in the paper (and from one Gaussian, as there)."""
@@ -51,10 +53,12 @@ class Study:
     task: str = "cart-pole"
     episodes: int = 11
     """Of the common data, the first with random actions."""
-    points: int = 50
-    """Inducing points of the dynamics model."""
+    points: int = 100
+    """Inducing points of the dynamics model. With 50, what they leave open of the function is most of its variance."""
     collecting: int = 150
     """Evaluations of each policy search while the data are collected."""
+    collecting_points: int = 50
+    """Inducing points of the models that the data are collected with."""
     evaluations: int = 150
     """Evaluations of each policy search of the comparison."""
     executions: int = 100
@@ -138,10 +142,10 @@ class Outcome(eqx.Module):
     taken: Taken
 
 
-class DirectModel(eqx.Module):
-    """The Direct training's model of the common data."""
+class Model(eqx.Module):
+    """A dynamics model of the common data."""
 
-    fit: DirectFit
+    fit: Fit
     taken: Taken
 
 
@@ -163,7 +167,7 @@ def collect(study: Study, seed: int, directory: Path) -> None:
             COLLECTOR,
             episodes=study.episodes,
             seed=seed,
-            points=study.points,
+            points=study.collecting_points,
             evaluations=study.collecting,
             in_parts=False,
             out=data,
@@ -172,24 +176,25 @@ def collect(study: Study, seed: int, directory: Path) -> None:
     write(marker, spent.read_bytes())
 
 
-def train_direct(study: Study, directory: Path) -> None:
-    """The paper's training on the same data."""
+def train(study: Study, training: str, directory: Path) -> None:
+    """One model of all the data: by the evidence, from where the collection's last model is, or the paper's way."""
     clock, task, run = Clock(), study.make_task(), Run.load(directory / "data")
-    fit = fit_direct(
-        batch([record.episode for record in run.records]),
-        task.dynamics_features,
-        task.initial,
-        points=study.points,
-        evaluations=study.direct,
-    )
-    write_module(direct_file(directory), DirectModel(fit, clock.taken()))
+    data = batch([record.episode for record in run.records]), task.dynamics_features, task.initial
+    fit: Fit
+    if training == "direct":
+        fit = fit_direct(*data, points=study.points, evaluations=study.direct)
+    else:
+        last = run.records[-1].fit
+        assert isinstance(last, EvidenceFit), "the data are collected so"
+        fit = fit_evidence(*data, points=study.points, previous=last)
+    write_module(model_file(directory, training), Model(fit, clock.taken()))
 
 
 @float64
 def compare(study: Study, seed: int, part: Part, directory: Path) -> None:
     """Optimise a part's policy on the model of the common data, predict it, execute it, and rehearse it."""
     clock, task, run = Clock(), study.make_task(), Run.load(directory / "data")
-    fit: Fit = run.records[-1].fit if part.training == "evidence" else read_direct(study, directory).fit
+    fit = read_model(study, directory, part.training).fit
     dynamics = fit.dynamics
     problem = Problem(part.predictor, dynamics, task.initial, task.cost, task.steps)
     earlier = [record.policy for record in run.records]
@@ -226,8 +231,8 @@ def data_file(directory: Path) -> Path:
     return directory / "data.json"
 
 
-def direct_file(directory: Path) -> Path:
-    return directory / "direct.safetensors"
+def model_file(directory: Path, training: str) -> Path:
+    return directory / f"{training}.safetensors"
 
 
 def part_file(directory: Path, part: Part) -> Path:
@@ -243,9 +248,8 @@ def read_taken(directory: Path) -> list[Taken]:
     return [Taken(**entry) for entry in json.loads(data_file(directory).read_text())]
 
 
-def read_direct(study: Study, directory: Path) -> DirectModel:
-    known = {"fit/dynamics/features": study.make_task().dynamics_features}
-    return read_module(direct_file(directory), DirectModel, known)
+def read_model(study: Study, directory: Path, training: str) -> Model:
+    return read_module(model_file(directory, training), Model, left_to_the_task(study.make_task(), training))
 
 
 def read_outcome(study: Study, directory: Path, part: Part) -> Outcome:

@@ -24,21 +24,24 @@ STUDY, RESULTS, CURVES = "study.json", "results.json", "curves.csv"
 
 
 def seed_jobs(study: Study, seed: int, directory: Path, *, ablations: bool) -> list[Job]:
-    """What has to be computed for a seed: the data, then everything else in any order."""
+    """What has to be computed for a seed: the data, a model of them, then everything else in any order."""
     where = seed_directory(directory, seed)
-    data, direct = comparison.data_file(where), comparison.direct_file(where)
+    data = comparison.data_file(where)
     episodes = (where / "data", "episode-*.safetensors", study.episodes)
     collect = Job(f"seed {seed}: data", data, comparison.collect, (study, seed, where), pieces=episodes)
-    train = Job(f"seed {seed}: direct training", direct, comparison.train_direct, (study, where), (data,))
+
+    def train(training: str) -> Job:
+        result = comparison.model_file(where, training)
+        return Job(f"seed {seed}: {training} training", result, comparison.train, (study, training, where), (data,))
 
     def compare(part: Part) -> Job:
-        needs = (data,) if part.training == "evidence" else (data, direct)
+        needs = (data, comparison.model_file(where, part.training))
         result = comparison.part_file(where, part)
         return Job(f"seed {seed}: {part.name}", result, comparison.compare, (study, seed, part, where), needs)
 
     # Of the parts that can run at the same time, the longest first.
-    jobs = [collect, *map(compare, reversed(PARTS))]
-    return [*jobs, train, *map(compare, ABLATIONS)] if ablations else jobs
+    jobs = [collect, train("evidence"), *map(compare, reversed(PARTS))]
+    return [*jobs, train("direct"), *map(compare, ABLATIONS)] if ablations else jobs
 
 
 def seed_directory(directory: Path, seed: int) -> Path:

@@ -19,7 +19,7 @@ from bayespilco.experiments.comparison import (
     Taken,
     is_complete,
     part_file,
-    read_direct,
+    read_model,
     read_outcome,
     read_run,
     read_taken,
@@ -104,7 +104,8 @@ def rank_sum(ours: np.ndarray, other: np.ndarray) -> Numbers:
 def seed_numbers(study: Study, seed: int, directory: Path) -> Numbers:
     """All numbers of one seed, ablations as far as they are there."""
     task, run = study.make_task(), read_run(directory)
-    dynamics = run.records[-1].dynamics
+    model = read_model(study, directory, "evidence")
+    dynamics = model.fit.dynamics
     outcomes = {part.name: read_outcome(study, directory, part) for part in PARTS}
     numbers = _methods(task, PARTS, outcomes)
     totals = {
@@ -115,7 +116,9 @@ def seed_numbers(study: Study, seed: int, directory: Path) -> Numbers:
     for method, values in totals.items():
         if method != OURS:
             numbers[method]["rank_sum"] = rank_sum(totals[OURS], values)
-    spent = {"data": read_taken(directory)} | {name: [outcome.taken] for name, outcome in outcomes.items()}
+    spent = {"data": read_taken(directory), "model": [model.taken]} | {
+        name: [outcome.taken] for name, outcome in outcomes.items()
+    }
     result = {
         "seed": seed,
         "methods": numbers,
@@ -137,12 +140,12 @@ def seed_numbers(study: Study, seed: int, directory: Path) -> Numbers:
             spent[part.name] = [outcome.taken]
             ablations[part.name] = _methods(task, [part], {part.name: outcome})
     if any(part.training == "direct" for part in ABLATIONS if part.name in ablations):
-        model = read_direct(study, directory)
-        spent["direct"] = [model.taken]
-        ablations["direct-noise"] = np.sqrt(np.asarray(model.fit.dynamics.sensor_noise)).tolist()
+        direct = read_model(study, directory, "direct")
+        spent["direct"] = [direct.taken]
+        ablations["direct-noise"] = np.sqrt(np.asarray(direct.fit.dynamics.sensor_noise)).tolist()
     if ablations:
         result["ablations"] = ablations
-    compared = [one for name in ("data", *outcomes) for one in spent[name]]
+    compared = [one for name in ("data", "model", *outcomes) for one in spent[name]]
     return result | {
         "wall_s": elapsed(compared),
         "cpu_s": sum(one.cpu_s for one in compared),

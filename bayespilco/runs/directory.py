@@ -179,7 +179,7 @@ def read_config(path: Path, task: Task | None) -> tuple[Config, Task]:
 
 def read_records(path: Path, config: Config, task: Task) -> tuple[Record, ...]:
     """All records in a run's directory."""
-    known = _not_in_the_file(task, config.settings.training)
+    known = left_to_the_task(task, config.settings.training)
     records: list[Record] = []
     while (file := path / record_name(len(records))).exists():
         records.append(read_module(file, Record, known))
@@ -189,7 +189,7 @@ def read_records(path: Path, config: Config, task: Task) -> tuple[Record, ...]:
     return tuple(records)
 
 
-def _not_in_the_file(task: Task, training: str) -> dict[str, Any]:
+def left_to_the_task(task: Task, training: str) -> dict[str, Any]:
     """What a record's file leaves to the task and the configuration."""
     return {
         "fit": find(FITS, training, "training"),
