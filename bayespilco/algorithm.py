@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from bayespilco import execution, prediction
+from bayespilco.crew import ALONE, Crew
 from bayespilco.dynamics import Dynamics
 from bayespilco.episode import Episode, batch
 from bayespilco.execution import Executor, Learned, RandomActions, execute
@@ -130,6 +131,7 @@ def learn_episode(
     settings: Settings,
     records: Sequence[Record] = (),
     on_progress: Callable[[Progress], object] | None = None,
+    crew: Crew = ALONE,
 ) -> Record:
     """One round of Algorithm 1: what comes after `records`.
 
@@ -171,7 +173,13 @@ def learn_episode(
     fresh = [task.random_policy(key) for key in jax.random.split(start, FRESH)] if n < EARLY else []
     in_parts = settings.in_parts and n >= EARLY
     found = search(  # lines 6 to 8
-        problem, earlier, fresh, evaluations=settings.evaluations, in_parts=in_parts, on_progress=report("improve")
+        problem,
+        earlier,
+        fresh,
+        evaluations=settings.evaluations,
+        in_parts=in_parts,
+        crew=crew,
+        on_progress=report("improve"),
     )
     predicted = found.problem.prediction(found.policy)
     return Record(episode, fit, found.policy, predicted, found.evaluations, found.stopped)

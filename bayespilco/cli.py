@@ -25,6 +25,10 @@ EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 TensorBoardOption = Annotated[
     bool, typer.Option("--tensorboard", help="Write TensorBoard's files too (extra `tensorboard`).")
 ]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Processes to search policies with; the result is the same.", show_default="one per core"),
+]
 NoCacheOption = Annotated[
     bool,
     typer.Option("--no-cache", envvar=startup.NO_CACHE, help="Do not keep compiled code for the next run."),
@@ -122,6 +126,7 @@ def learn(
         Path | None, typer.Option(help="Where to save the run.", show_default="runs/TASK-METHOD-SEED")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in that directory.")] = False,
+    workers: WorkersOption = None,
     tensorboard: TensorBoardOption = False,
     no_cache: NoCacheOption = False,
 ) -> None:
@@ -150,7 +155,7 @@ def learn(
     config = runs.Config(asked.task, settings, asked.executions if executions is None else executions)
     path = out or Path("runs") / f"{config.task}-{settings.method}-{settings.seed}"
     with runs.RunDirectory.create(path, config, chosen, force=force) as directory:
-        _finish(directory, "Learning", tensorboard)
+        _finish(directory, "Learning", tensorboard, workers)
 
 
 @app.command(
@@ -164,6 +169,7 @@ def resume(
     episodes: Annotated[
         int | None, typer.Option(help="Episodes in all, if not as many as at first.", show_default="as at first")
     ] = None,
+    workers: WorkersOption = None,
     tensorboard: TensorBoardOption = False,
     no_cache: NoCacheOption = False,
 ) -> None:
@@ -180,13 +186,14 @@ def resume(
         if opened.finished:
             print(f"Nothing to do: the run in {directory} is finished, with {len(opened.records)} episodes.")
         else:
-            _finish(opened, "Resuming", tensorboard or opened.has_tensorboard)
+            _finish(opened, "Resuming", tensorboard or opened.has_tensorboard, workers)
 
 
-def _finish(directory: "RunDirectory", doing: str, tensorboard: bool) -> None:
+def _finish(directory: "RunDirectory", doing: str, tensorboard: bool, workers: int | None) -> None:
     """Learn what the run in a directory still lacks, execute its policy, and draw."""
     from bayespilco import report, runs
     from bayespilco.console import Display, evaluation_sentence
+    from bayespilco.crew import Crew, available_cores
 
     run = runs.Run(directory.task, directory.config.settings, directory.records)
     console = Console(highlight=False)
@@ -198,7 +205,8 @@ def _finish(directory: "RunDirectory", doing: str, tensorboard: bool) -> None:
     watching = [runs.TensorBoard(directory.path)] if tensorboard else []
     try:
         with Display(console, run) as display:
-            run = runs.go_on(run, [runs.keep_in(directory), *watching, display.on_run], display.on_progress)
+            with Crew(workers or available_cores()) as crew:
+                run = runs.go_on(run, [runs.keep_in(directory), *watching, display.on_run], display.on_progress, crew)
             display.say("executing the final policy")
             executed = runs.load_evaluation(directory.path) or run.evaluate(directory.config.executions)
             directory.keep_evaluation(executed)

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from bayespilco.compilation import compiled
 from bayespilco.cost import SaturatingCost
+from bayespilco.crew import ALONE, Crew
 from bayespilco.dynamics import Dynamics
 from bayespilco.gaussian import Gaussian
 from bayespilco.parts import standard_points
@@ -61,9 +62,9 @@ class Problem(NamedTuple):
         return _prediction(policy, self)
 
     @float64
-    def value_and_gradient(self, policy: Policy) -> tuple[Float[Array, ""], Policy]:
+    def value_and_gradient(self, policy: Policy, crew: Crew = ALONE) -> tuple[Float[Array, ""], Policy]:
         """J and its exact gradient, a policy-shaped tree (Appendix C, by automatic differentiation)."""
-        return mean([_value_and_gradient(policy, share) for share in self.shares()])
+        return _mean(crew.map(_solve_share, [(policy, share) for share in self.shares()]))
 
     @float64
     def shares(self) -> "list[Problem]":
@@ -73,7 +74,11 @@ class Problem(NamedTuple):
         return [self._replace(parts=some) for some in jnp.split(self.parts, 2)]
 
 
-def mean(values_and_gradients: Sequence[tuple[Float[Array, ""], Policy]]) -> tuple[Float[Array, ""], Policy]:
+def _solve_share(share: tuple[Policy, Problem]) -> tuple[Float[Array, ""], Policy]:
+    return _value_and_gradient(*share)
+
+
+def _mean(values_and_gradients: Sequence[tuple[Float[Array, ""], Policy]]) -> tuple[Float[Array, ""], Policy]:
     """The mean of the values, and of the gradients."""
     if len(values_and_gradients) == 1:
         return values_and_gradients[0]
@@ -118,6 +123,7 @@ def improve(
     problem: Problem,
     *,
     evaluations: int = 300,
+    crew: Crew = ALONE,
     on_evaluation: Callable[[int, float], None] | None = None,
 ) -> Improvement:
     """Improve a policy with BFGS, with at most `evaluations` values and gradients (Algorithm 1, line 8).
@@ -137,7 +143,7 @@ def improve(
             raise _Stop(f"the budget of {evaluations} evaluations is used up")
         if since_step >= LINE_SEARCH_LIMIT:
             raise _Stop(f"a line search took more than {LINE_SEARCH_LIMIT} evaluations: no further descent")
-        predicted, slope = problem.value_and_gradient(unravel(jnp.asarray(parameters)))
+        predicted, slope = problem.value_and_gradient(unravel(jnp.asarray(parameters)), crew)
         value, gradient = float(predicted), np.asarray(ravel_pytree(slope)[0])
         if not (np.isfinite(value) and np.isfinite(gradient).all()):
             value, gradient = float(problem.steps + 1), np.zeros_like(parameters)
@@ -178,6 +184,7 @@ def search(
     *,
     evaluations: int = 150,
     in_parts: bool = False,
+    crew: Crew = ALONE,
     on_progress: Callable[[float, float], None] | None = None,
 ) -> Improvement:
     """The best of several searches: from the best earlier policy, from a random one, and from the last one widened.
@@ -197,36 +204,52 @@ def search(
     if not earlier and not fresh:
         raise ValueError("A policy search needs a policy to start from: give `earlier` or `fresh` ones.")
     wide, third = problem.widened(WIDE), max(evaluations // 3, 1)
-    starts: list[tuple[Policy, list[Problem]]] = []
+    starts: list[_Descent] = []
     if earlier:
-        starts.append((min(earlier, key=problem.value), [problem]))
+        starts.append(_Descent(min(earlier, key=problem.value), [(problem, evaluations)]))
     if fresh:
         easy = wide._replace(predictor=MostLikely())
-        begun = [improve(policy, easy, evaluations=evaluations).policy for policy in fresh]
-        starts.append((min(begun, key=wide.value), [wide, problem]))
+        begun = crew.map(_descend, [_Descent(policy, [(easy, evaluations)]) for policy in fresh])
+        best_begun = min((each.policy for each in begun), key=wide.value)
+        starts.append(_Descent(best_begun, [(wide, third), (problem, evaluations)]))
         if earlier:
-            starts.append((earlier[-1], [wide, problem]))
-
+            starts.append(_Descent(earlier[-1], [(wide, third), (problem, evaluations)]))
     cuts = [problem.cut(way) for way in range(CUTS)] if in_parts and can_be_cut(problem.predictor) else []
-    found: list[Improvement] = []
+    lowest, stages, over = np.inf, len(starts) + len(cuts), 0
 
-    def stage(policy: Policy, each: Problem, budget: int) -> None:
-        def report(count: int, cost: float) -> None:
-            if on_progress is not None:
-                done = (len(found) + count / budget) / (len(starts) + len(cuts))
-                on_progress(done, min([cost, *(each.cost for each in found)]))
+    def report(count: int, cost: float, budget: int = evaluations) -> None:
+        nonlocal lowest
+        lowest = min(lowest, cost)
+        if on_progress is not None:
+            on_progress(min((over + count / budget) / stages, 1.0), lowest)
 
-        found.append(improve(policy, each, evaluations=budget, on_evaluation=report))
+    def watched(descent: _Descent) -> Improvement:
+        nonlocal over
+        found = _descend(descent, report)
+        over += 1
+        return found
 
-    for policy, problems in starts:
-        for each in problems[:-1]:
-            policy = improve(policy, each, evaluations=third).policy
-        stage(policy, problems[-1], evaluations)
-    best = min(found, key=lambda each: each.cost)
+    best = min(crew.map(_descend, starts, watched), key=lambda each: each.cost)
     if not cuts:
         return best
+    over, budget = len(starts), max(evaluations // 8, 1)
     policy = min([best.policy, *earlier], key=cuts[0].value)
     for cut in cuts:
-        stage(policy, cut, max(evaluations // 8, 1))
-        policy = found[-1].policy
-    return found[-1]
+        best = improve(policy, cut, evaluations=budget, crew=crew, on_evaluation=lambda n, J: report(n, J, budget))
+        policy, over = best.policy, over + 1
+    return best
+
+
+class _Descent(NamedTuple):
+    """Problems to improve a policy on, one after the other, and how long each."""
+
+    policy: Policy
+    stages: list[tuple[Problem, int]]
+
+
+def _descend(descent: _Descent, on_evaluation: Callable[[int, float], None] | None = None) -> Improvement:
+    """Through all stages. The last one is watched."""
+    policy, stages = descent
+    for problem, evaluations in stages[:-1]:
+        policy = improve(policy, problem, evaluations=evaluations).policy
+    return improve(policy, stages[-1][0], evaluations=stages[-1][1], on_evaluation=on_evaluation)

@@ -15,6 +15,7 @@ ORDER = [
     "plants",
     "precision",
     "compilation",
+    "crew",
     "gaussian",
     "shrink",
     "features",

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from bayespilco import startup
+from bayespilco.crew import available_cores, end_with_parent
 
 ATTEMPTS = 3
 """How often a job is started before its place is taken to be at fault."""
@@ -188,7 +189,7 @@ class _Process:
 
 
 def _work(job: Job, errors: Connection) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         perform(job)
     except KeyboardInterrupt:
@@ -196,14 +197,6 @@ def _work(job: Job, errors: Connection) -> None:
     except Exception as error:
         errors.send(explain(error))
         raise SystemExit(1) from None
-
-
-def _end_with_parent() -> None:
-    """However the command ends, even by `kill -9`: nothing may go on writing where the next one begins."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 _one_at_a_time = threading.Lock()
@@ -222,8 +215,3 @@ def perform(job: Job) -> None:
 def explain(error: BaseException) -> str:
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
-
-
-def available_cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

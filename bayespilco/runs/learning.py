@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bayespilco.algorithm import Progress, Settings, find, learn_episode
+from bayespilco.crew import ALONE, Crew
 from bayespilco.runs.config import Config
 from bayespilco.runs.directory import RunDirectory
 from bayespilco.runs.run import Run
@@ -30,6 +31,7 @@ def learn(
     force: bool = False,
     callbacks: Sequence[Callback] = (),
     on_progress: Callable[[Progress], object] | None = None,
+    workers: int = 1,
 ) -> Run:
     """Learn to control a plant (Algorithm 1).
 
@@ -46,13 +48,16 @@ def learn(
         force: Whether an earlier run in that directory may be replaced.
         callbacks: Called after each episode with the run so far. If one returns True, learning ends.
         on_progress: Called often, with where learning is.
+        workers: Processes to search policies with, this one included: the same result, sooner. With more than one,
+            a script needs `if __name__ == "__main__":` around what it does.
     """
     task = find(TASKS, task, "task")() if isinstance(task, str) else task
     run = Run(task, Settings(method, episodes, seed, training, points, evaluations, in_parts), ())
-    if out is None:
-        return go_on(run, callbacks, on_progress)
-    with RunDirectory.create(out, Config(task.name, run.settings), task, force=force) as directory:
-        return go_on(run, [keep_in(directory), *callbacks], on_progress)
+    with Crew(workers) as crew:
+        if out is None:
+            return go_on(run, callbacks, on_progress, crew)
+        with RunDirectory.create(out, Config(task.name, run.settings), task, force=force) as directory:
+            return go_on(run, [keep_in(directory), *callbacks], on_progress, crew)
 
 
 def resume(
@@ -61,6 +66,7 @@ def resume(
     *,
     callbacks: Sequence[Callback] = (),
     on_progress: Callable[[Progress], object] | None = None,
+    workers: int = 1,
 ) -> Run:
     """Go on with an interrupted run where it was: the result is, bit for bit, that of a run that was not.
 
@@ -69,19 +75,25 @@ def resume(
         task: The task, if it is not a built-in one.
         callbacks: Those that `learn` had; they are first asked about the episodes that there are.
         on_progress: Called often, with where learning is.
+        workers: As for `learn`.
     """
-    with RunDirectory.open(path, task) as directory:
+    with RunDirectory.open(path, task) as directory, Crew(workers) as crew:
         if other := directory.config.other_version(directory.path):
             warnings.warn(other, stacklevel=2)
         run = Run(directory.task, directory.config.settings, directory.records)
-        return go_on(run, [keep_in(directory), *callbacks], on_progress)
+        return go_on(run, [keep_in(directory), *callbacks], on_progress, crew)
 
 
-def go_on(run: Run, callbacks: Sequence[Callback] = (), on_progress: Callable[[Progress], object] | None = None) -> Run:
+def go_on(
+    run: Run,
+    callbacks: Sequence[Callback] = (),
+    on_progress: Callable[[Progress], object] | None = None,
+    crew: Crew = ALONE,
+) -> Run:
     """Learn the episodes that a run still lacks: the loop of Algorithm 1."""
     stop = bool(run.records) and _tell(callbacks, run)
     while len(run.records) < run.settings.episodes and not stop:
-        record = learn_episode(run.task, run.settings, run.records, on_progress)
+        record = learn_episode(run.task, run.settings, run.records, on_progress, crew)
         run = Run(run.task, run.settings, (*run.records, record))
         stop = _tell(callbacks, run)
     return run

@@ -1,0 +1,138 @@
+"""Helpers: the same results with and without them, also when they die, and none left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bayespilco.crew import ALONE, Crew
+from bayespilco.improvement import Problem, search
+from bayespilco.precision import as_float64
+from bayespilco.prediction import Filtered
+from tests.small_run import assert_same, small_run
+
+
+def who(item: int) -> tuple[int, int]:
+    time.sleep(0.02)
+    return item, os.getpid()
+
+
+def double(values: jax.Array) -> jax.Array:
+    return 2 * values
+
+
+def fail(item: int) -> int:
+    raise ValueError(f"{item} cannot be done")
+
+
+def die_elsewhere(item: tuple[int, int]) -> int:
+    """Done by the process with this number only: any other one dies of it, as if it were killed."""
+    number, there = item
+    if os.getpid() != there:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def test_work_is_shared_and_comes_back_in_order() -> None:
+    with Crew(2) as crew:
+        found = crew.map(who, range(6))
+        assert [item for item, _ in found] == list(range(6))
+        assert {pid for _, pid in found} > {os.getpid()}, "nobody helped"
+        again = {pid for _, pid in crew.map(who, range(4))}
+        assert again == {pid for _, pid in found}, "helpers stay"
+    assert [pid for _, pid in ALONE.map(who, range(3))] == [os.getpid()] * 3
+
+
+def test_one_item_needs_no_help() -> None:
+    with Crew(2) as crew:
+        assert crew.map(who, [1]) == [(1, os.getpid())] and not crew._helpers
+
+
+def test_this_process_can_watch_what_it_does_itself() -> None:
+    watched: list[int] = []
+
+    def here(item: int) -> tuple[int, int]:
+        watched.append(item)
+        return who(item)
+
+    with Crew(2) as crew:
+        found = crew.map(who, range(5), here)
+    assert watched == [item for item, pid in found if pid == os.getpid()]
+
+
+def test_arrays_stay_in_double_precision() -> None:
+    exact = as_float64([1 / 3])
+    with Crew(2) as crew:
+        for value in crew.map(double, [exact, exact, exact]):
+            assert value.dtype == np.float64 and float(value[0]) == 2 / 3
+
+
+def test_an_error_of_a_helper_is_raised_here() -> None:
+    with Crew(2) as crew, pytest.raises(ValueError, match="1 cannot be done"):
+        crew.map(fail, [0, 1], lambda item: item)
+
+
+def test_what_a_dead_helper_had_is_done_here() -> None:
+    with Crew(2) as crew:
+        assert crew.map(die_elsewhere, [(n, os.getpid()) for n in range(4)]) == [0, 1, 2, 3]
+        assert crew.map(who, range(2))[0] == (0, os.getpid()), "and somebody new helps the next time"
+        assert len(crew._helpers) == 1
+
+
+def test_a_policy_search_finds_the_same_with_helpers() -> None:
+    run = small_run(2)
+    task, dynamics = run.task, run.dynamics
+    problem = Problem(Filtered(), dynamics, task.initial, task.cost, task.steps)
+    earlier = [record.policy for record in run.records]
+    alone = search(problem, earlier, earlier, evaluations=8, in_parts=True)
+    progress: list[float] = []
+    with Crew(2) as crew:
+        helped = search(
+            problem,
+            earlier,
+            earlier,
+            evaluations=8,
+            in_parts=True,
+            crew=crew,
+            on_progress=lambda done, _: progress.append(done),
+        )
+        assert crew._helpers, "nobody helped"
+    assert_same(helped.policy, alone.policy)
+    assert helped.cost == alone.cost
+    assert progress == sorted(progress) and progress[-1] <= 1.0
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_no_helper_outlives_its_crew(how: signal.Signals) -> None:
+    """However the first process ends, even while helpers are busy."""
+    program = """
+import time
+from bayespilco.crew import Crew
+if __name__ == "__main__":
+    with Crew(2) as crew:
+        crew.map(time.sleep, [0, 0])
+        print(crew._helpers[0]._process.pid, flush=True)
+        crew.map(time.sleep, [60, 60])
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as command:
+        assert command.stdout is not None
+        helper = Path("/proc") / command.stdout.readline().decode().strip()
+        assert helper.exists()
+        command.send_signal(how)
+    for _ in range(100):
+        if not helper.exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{helper.name} is still there")
+
+
+def test_a_crew_has_somebody() -> None:
+    with pytest.raises(ValueError, match="at least one worker; given 0"):
+        Crew(0)
