@@ -195,8 +195,8 @@ def search(
     - The latest policy is widened and narrowed again, which may carry it over into a better valley.
 
     Without `fresh` policies only the first is done. Then, if it is asked for and can be done, the best goes on with
-    predictions in parts, cut in one way after the other; unless an earlier one is better in parts, as one that was
-    made for them will be. `cost` and `problem` of the result are the last one's.
+    predictions in parts, cut in one way after the other; or an earlier one that is better in parts, as one that was
+    made for them will be, if it comes further. `cost` and `problem` of the result are the last one's.
 
     `evaluations` is the budget of each search in the narrow problem; in the wide one it is a third of that, and in
     each way of cutting an eighth. `on_progress` is called with the fraction done and the best cost so far.
@@ -233,10 +233,16 @@ def search(
     if not cuts:
         return best
     over, budget = len(starts), max(evaluations // 8, 1)
-    policy = min([best.policy, *earlier], key=cuts[0].value)
-    for cut in cuts:
-        best = improve(policy, cut, evaluations=budget, crew=crew, on_evaluation=lambda n, J: report(n, J, budget))
-        policy, over = best.policy, over + 1
+    goes_on = [best.policy]
+    if earlier and cuts[0].value(made := min(earlier, key=cuts[0].value)) < cuts[0].value(best.policy):
+        goes_on.append(made)
+    # What is worse in parts at first may soon be better: who comes further on the first cut is seen by trying.
+    best = min(
+        crew.map(_descend, [_Descent(each, [(cuts[0], budget)]) for each in goes_on]), key=lambda each: each.cost
+    )
+    for cut in cuts[1:]:
+        over += 1
+        best = improve(best.policy, cut, evaluations=budget, crew=crew, on_evaluation=lambda n, J: report(n, J, budget))
     return best
 
 
