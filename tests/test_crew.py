@@ -121,7 +121,8 @@ if __name__ == "__main__":
         print(crew._helpers[0]._process.pid, flush=True)
         crew.map(time.sleep, [60, 60])
 """
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as command:
+    arguments = [sys.executable, "-c", program]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as command:
         assert command.stdout is not None
         helper = Path("/proc") / command.stdout.readline().decode().strip()
         assert helper.exists()
