@@ -149,7 +149,7 @@ class Model(eqx.Module):
     taken: Taken
 
 
-def collect(study: Study, seed: int, directory: Path) -> None:
+def collect(study: Study, seed: int, directory: Path, workers: int = 1) -> None:
     """The common data of a seed, episode by episode; an interrupted collection goes on where it was."""
     clock, marker, spent = Clock(), data_file(directory), directory / "data-seconds.json"
     directory.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def collect(study: Study, seed: int, directory: Path) -> None:
 
     data = directory / "data"
     if (data / "config.toml").exists():
-        resume(data, callbacks=[note])
+        resume(data, callbacks=[note], workers=workers)
     else:
         learn(
             study.task,
@@ -172,6 +172,7 @@ def collect(study: Study, seed: int, directory: Path) -> None:
             in_parts=False,
             out=data,
             callbacks=[note],
+            workers=workers,
         )
     write(marker, spent.read_bytes())
 

@@ -162,7 +162,7 @@ class Local:
 
     def start(self, job: Job) -> "_Process":
         receiving, sending = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=_work, args=(job, sending), name=job.name, daemon=True)
+        process = self._context.Process(target=_work, args=(job, sending), name=job.name)
         process.start()
         sending.close()
         return _Process(process, receiving)

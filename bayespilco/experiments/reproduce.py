@@ -15,7 +15,7 @@ from typing import Any
 
 from bayespilco.experiments import comparison, results
 from bayespilco.experiments.comparison import ABLATIONS, PARTS, Part, Study
-from bayespilco.experiments.jobs import Job, Place, Status, run
+from bayespilco.experiments.jobs import Job, Local, Place, Status, run
 from bayespilco.experiments.page import write_page
 from bayespilco.runs.files import write
 from bayespilco.version import VERSION
@@ -23,12 +23,12 @@ from bayespilco.version import VERSION
 STUDY, RESULTS, CURVES = "study.json", "results.json", "curves.csv"
 
 
-def seed_jobs(study: Study, seed: int, directory: Path, *, ablations: bool) -> list[Job]:
+def seed_jobs(study: Study, seed: int, directory: Path, *, ablations: bool, workers: int = 1) -> list[Job]:
     """What has to be computed for a seed: the data, a model of them, then everything else in any order."""
     where = seed_directory(directory, seed)
     data = comparison.data_file(where)
     episodes = (where / "data", "episode-*.safetensors", study.episodes)
-    collect = Job(f"seed {seed}: data", data, comparison.collect, (study, seed, where), pieces=episodes)
+    collect = Job(f"seed {seed}: data", data, comparison.collect, (study, seed, where, workers), pieces=episodes)
 
     def train(training: str) -> Job:
         result = comparison.model_file(where, training)
@@ -72,7 +72,12 @@ def reproduce(
     """
     claim(study, directory)
     directory = directory.resolve()
-    each = {seed: seed_jobs(study, seed, directory, ablations=n < ablations) for n, seed in enumerate(seeds)}
+    # With fewer data sets than cores, some would have nothing to do while data are collected.
+    workers = max(1, place.size // len(seeds)) if isinstance(place, Local) else 1
+    each = {
+        seed: seed_jobs(study, seed, directory, ablations=n < ablations, workers=workers)
+        for n, seed in enumerate(seeds)
+    }
     seed_of = {job.name: seed for seed, jobs in each.items() for job in jobs}
 
     def one_more(job: Job) -> None:
