@@ -79,7 +79,7 @@ def replay(directory: Path) -> None:
     from bayespilco.runs import Run, learning, load_evaluation
 
     run, executed = Run.load(directory), load_evaluation(directory)
-    learning.learn_episode = lambda task, settings, records, _: run.records[len(records)]  # type: ignore[assignment]
+    learning.learn_episode = lambda task, settings, records, *_: run.records[len(records)]  # type: ignore[assignment]
     if executed is not None:
         Run.evaluate = lambda self, executions: executed  # type: ignore[method-assign, assignment, misc]
 

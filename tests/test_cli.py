@@ -15,6 +15,7 @@ import pytest
 
 from bayespilco import METHODS, Progress, Record, Run, Settings, Task, runs, tasks
 from bayespilco.cli import main
+from bayespilco.crew import Crew
 from tests.small_run import small_run
 
 
@@ -31,7 +32,7 @@ def calm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Learning that takes no time: the records of the small run."""
 
-    def learn_episode(task: Task, settings: Settings, records: Sequence[Record], on_progress: Any) -> Record:
+    def learn_episode(_: Task, settings: Settings, records: Sequence[Record], on_progress: Any, crew: Crew) -> Record:
         number = len(records)
         if settings.seed == 99 and number == 2:
             raise KeyboardInterrupt
@@ -265,7 +266,8 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         assert name in shown
     words = " ".join(shown.replace("│", " ").split())
     for name, value in runs.Config("").entries().items():
-        assert name in ("task", "version") or re.search(rf"--{name} [^-]*\[default: \({value}\)\]", words), name
+        flag, default = (name, value) if name != "in_parts" else ("in-parts --whole", "in-parts")
+        assert name in ("task", "version") or re.search(rf"--{flag} [^-]*\[default: \({default}\)\]", words), name
     assert run("resume", "--help") == 0
     assert "kill -9" in capsys.readouterr().out
 
@@ -284,6 +286,7 @@ def test_lists_are_complete(capsys: pytest.CaptureFixture[str]) -> None:
 IN_A_PROCESS = """
 import os, sys
 from bayespilco.cli import main
+from bayespilco.crew import Crew
 try:
     main(sys.argv[1:])
 finally:

@@ -93,7 +93,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Learning that takes no time, and the numbers of the episodes that were learned."""
     learned: list[int] = []
 
-    def learn_episode(task: Task, settings: Settings, records: Sequence[Record], _: object) -> Record:
+    def learn_episode(task: Task, settings: Settings, records: Sequence[Record], *_: object) -> Record:
         learned.append(len(records))
         return small_run(4).records[len(records)]
 
