@@ -41,9 +41,9 @@ def pose(x: np.ndarray) -> Pose:
 
 @float64
 def double_pendulum() -> Task:
-    """The double pendulum's swing-up with the constants of the thesis, through noisier sensors.
+    """The double pendulum's swing-up in the manner of the thesis, ten samples a second, through noisier sensors.
 
-    At ten samples a second a link may turn by half a turn between two: that is little data of much motion.
+    A link may turn by half a turn between two samples: that is little data of much motion.
     """
     dt = 0.1
     # The tip's distance from upright: l (sin + sin, cos + cos - 2).
