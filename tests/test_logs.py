@@ -101,7 +101,9 @@ def test_learning_starts_from_logged_episodes(file: Path, monkeypatch: pytest.Mo
         return record.fit
 
     monkeypatch.setitem(algorithm.TRAINING, "evidence", train)
-    monkeypatch.setattr(algorithm, "search", lambda *_, **__: Improvement(record.policy, 1.0, 3, "enough", np.ones(3)))
+    monkeypatch.setattr(
+        algorithm, "search", lambda problem, *_, **__: Improvement(record.policy, problem, 1.0, 3, "enough", np.ones(3))
+    )
     first = algorithm.learn_episode(task, Settings(episodes=2))
     assert first.episode is task.logged[-1]
     second = algorithm.learn_episode(task, Settings(episodes=2), [first])
