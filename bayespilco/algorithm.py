@@ -80,8 +80,12 @@ class Settings:
 
 
 EARLY = 5
-"""Episodes in which policy search also starts afresh, and is content with one Gaussian. Later the valley is found, a
+"""Episodes in which policy search starts afresh too, and is content with one Gaussian. Later the valley is found, a
 warm start is enough, and what remains is to get every first state right."""
+
+HOPELESS = 2 / 3
+"""The share of the highest possible cost above which it starts afresh later too. Going on from a policy that, say,
+spins the pole for ever leads nowhere: new data are of spinning again, and the next policy spins better."""
 
 FRESH = 4
 """Random policies to start afresh from."""
@@ -169,15 +173,15 @@ def learn_episode(
         on_progress=report("train"),
     )
     problem = Problem(method.predictor, fit.dynamics, task.initial, task.cost, task.steps)
-    earlier = [record.policy for record in records]
-    fresh = [task.random_policy(key) for key in jax.random.split(start, FRESH)] if n < EARLY else []
-    in_parts = settings.in_parts and n >= EARLY
+    stuck = last is not None and last.predicted_cost > HOPELESS * (task.steps + 1)
+    fresh = [task.random_policy(key) for key in jax.random.split(start, FRESH)] if n < EARLY or stuck else []
     found = search(  # lines 6 to 8
         problem,
-        earlier,
+        [record.policy for record in records],
         fresh,
         evaluations=settings.evaluations,
-        in_parts=in_parts,
+        in_parts=settings.in_parts and n >= EARLY,
+        made_in_parts=[record.policy for record in records[EARLY:]],
         crew=crew,
         on_progress=report("improve"),
     )

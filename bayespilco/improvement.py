@@ -184,6 +184,7 @@ def search(
     *,
     evaluations: int = 150,
     in_parts: bool = False,
+    made_in_parts: Sequence[Policy] = (),
     crew: Crew = ALONE,
     on_progress: Callable[[float, float], None] | None = None,
 ) -> Improvement:
@@ -195,8 +196,8 @@ def search(
     - The latest policy is widened and narrowed again, which may carry it over into a better valley.
 
     Without `fresh` policies only the first is done. Then, if it is asked for and can be done, the best goes on with
-    predictions in parts, cut in one way after the other; or an earlier one that is better in parts, as one that was
-    made for them will be, if it comes further. `cost` and `problem` of the result are the last one's.
+    predictions in parts, cut in one way after the other; or one of `made_in_parts`, the earlier policies that were
+    made for them, if it comes further. `cost` and `problem` of the result are the last one's.
 
     `evaluations` is the budget of each search in the narrow problem; in the wide one it is a third of that, and in
     each way of cutting an eighth. `on_progress` is called with the fraction done and the best cost so far.
@@ -234,9 +235,11 @@ def search(
         return best
     over, budget = len(starts), max(evaluations // 8, 1)
     goes_on = [best.policy]
-    if earlier and cuts[0].value(made := min(earlier, key=cuts[0].value)) < cuts[0].value(best.policy):
+    if made_in_parts and cuts[0].value(made := min(made_in_parts, key=cuts[0].value)) < cuts[0].value(best.policy):
         goes_on.append(made)
-    # What is worse in parts at first may soon be better: who comes further on the first cut is seen by trying.
+    # What is worse in parts at first may soon be better: who comes further on the first cut is seen by trying. Only
+    # those made in parts may try, as a few evaluations tell too little about any other: it may be good in parts by
+    # doing little, and have nowhere to go from there.
     best = min(
         crew.map(_descend, [_Descent(each, [(cuts[0], budget)]) for each in goes_on]), key=lambda each: each.cost
     )

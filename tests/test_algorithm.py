@@ -1,5 +1,6 @@
 """Algorithm 1 from end to end on the task that takes seconds, and the table of methods."""
 
+import dataclasses
 import functools
 from pathlib import Path
 
@@ -7,10 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from bayespilco import METHODS, Progress, Run, execution, learn, prediction, resume, tasks
+from bayespilco import METHODS, Progress, Run, algorithm, execution, learn, prediction, resume, tasks
 from bayespilco.algorithm import TRAINING
+from bayespilco.improvement import Problem, search
+from bayespilco.policy import Policy
 from bayespilco.training.direct import fit_direct
-from tests.small_run import assert_same
+from tests.small_run import assert_same, small_run
 
 
 def _learn(**changes: object) -> Run:
@@ -60,6 +63,25 @@ def test_direct_training_runs_in_the_loop_and_is_resumed(monkeypatch: pytest.Mon
     assert np.isfinite(run.records[-1].predicted_cost) and run.settings.training == "direct"
     (tmp_path / "run" / "episode-01.safetensors").unlink()
     assert_same(resume(tmp_path / "run"), run)
+
+
+def test_a_search_that_is_stuck_starts_afresh_however_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small_run(2)
+    settings = dataclasses.replace(run.settings, evaluations=1, in_parts=False)
+    started: list[int] = []
+
+    def searched(problem: Problem, earlier: list[Policy], fresh: list[Policy], **named: object) -> object:
+        started.append(len(fresh))
+        return search(problem, earlier, fresh, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(algorithm, "search", searched)
+    monkeypatch.setitem(TRAINING, "evidence", lambda *_, **__: run.records[-1].fit)
+    predicted = run.records[-1].predicted_cost / (run.task.steps + 1)
+    for early, hopeless, expected in ((3, 1.0, 4), (2, 1.0, 0), (2, predicted + 0.01, 0), (2, predicted - 0.01, 4)):
+        monkeypatch.setattr(algorithm, "EARLY", early)
+        monkeypatch.setattr(algorithm, "HOPELESS", hopeless)
+        algorithm.learn_episode(run.task, settings, run.records)
+        assert started.pop() == expected
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from bayespilco.dynamics import Dynamics
 from bayespilco.features import AngleFeatures
 from bayespilco.gaussian import Gaussian
 from bayespilco.gp import GaussianProcess
-from bayespilco.improvement import CUTS, Problem, search
+from bayespilco.improvement import CUTS, Problem, improve, search
 from bayespilco.policy import LinearPolicy
 from bayespilco.precision import as_float64
 from bayespilco.prediction import Filtered, MostLikely, Unfiltered, predict_in_parts
@@ -122,3 +122,34 @@ def test_learning_predicts_in_parts_when_the_first_episodes_are_over(monkeypatch
         problem = problem.cut(CUTS - 1) if expected else problem
         assert np.isclose(record.predicted_cost, problem.value(record.policy), rtol=1e-12)
         assert asked.pop() is expected
+
+
+def test_only_policies_made_in_parts_compete_in_parts() -> None:
+    """One that was not may look better for a few evaluations, and end worse."""
+    run = small_run(1)
+    problem = Problem(Filtered(), run.dynamics, run.task.initial, run.task.cost, run.task.steps)
+    cut = problem.cut(0)
+    policies = [run.policy, improve(run.policy, cut, evaluations=12).policy]
+    assert cut.value(policies[1]) < cut.value(policies[0])
+    found = [
+        search(problem, policies[:1], [], evaluations=1, in_parts=True, made_in_parts=made)
+        for made in ([], policies[1:])
+    ]
+    last = problem.cut(CUTS - 1)  # with one evaluation, policies stay what they are
+    assert np.isclose(found[0].cost, last.value(policies[0]), rtol=1e-12)
+    assert np.isclose(found[1].cost, last.value(policies[1]), rtol=1e-12)
+
+
+def test_learning_tells_the_search_which_policies_were_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small_run(2)
+    told: list[int] = []
+
+    def searched(*arguments: object, made_in_parts: list[object], **named: object) -> object:
+        told.append(len(made_in_parts))
+        return search(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(algorithm, "search", searched)
+    monkeypatch.setattr(algorithm, "EARLY", 1)
+    monkeypatch.setitem(algorithm.TRAINING, "evidence", lambda *_, **__: run.records[-1].fit)
+    algorithm.learn_episode(run.task, dataclasses.replace(run.settings, evaluations=1, in_parts=False), run.records)
+    assert told == [1], "the first one is early"
