@@ -168,8 +168,7 @@ def _fit(
 def negative_log_evidence(p: Parameters, frame: Frame, trials: Trials) -> Float[Array, ""]:
     """-log p(z), approximately, with the priors of the hyperparameters."""
     found = filter_trials(work_out(p, frame), trials)
-    J = found.jacobian
-    root = jnp.linalg.cholesky(jnp.eye(J.shape[1]) + J.T @ J)
+    root = jnp.linalg.cholesky(jnp.eye(p.weights.size) + found.gram)
     constant = jnp.sum(trials.observed) * frame.states * jnp.log(2 * jnp.pi) / 2
     fit = jnp.sum(found.white**2) / 2 + found.log_det + constant
     complexity = jnp.sum(p.weights**2) / 2 + jnp.sum(jnp.log(jnp.diag(root)))
@@ -204,7 +203,7 @@ class _Linear(eqx.Module):
 def _linearise(p: Parameters, frame: Frame, trials: Trials) -> _Linear:
     found = filter_trials(work_out(p, frame), trials)
     J, w = found.jacobian, p.weights.reshape(-1)
-    root = jnp.linalg.cholesky(jnp.eye(w.shape[0]) + J.T @ J)
+    root = jnp.linalg.cholesky(jnp.eye(w.shape[0]) + found.gram)
     step = -jsl.cho_solve((root, True), J.T @ found.white + w)
     value = jnp.sum(found.white**2) / 2 + found.log_det + jnp.sum(w**2) / 2
     return _Linear(value, step.reshape(p.weights.shape), root, found.states)

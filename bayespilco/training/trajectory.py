@@ -130,24 +130,50 @@ class Innovations(eqx.Module):
 
     white: Float[Array, " rows"]
     """e: all innovations, whitened; standard normal if the model is right. Zero where nothing was observed."""
-    jacobian: Float[Array, "rows weights"]
-    """J = de/dw."""
+    by_coefficients: Float[Array, "rows state basis"]
+    """de/domega."""
+    half: Float[Array, "state points points"]
+    """That of the model: the kernel's coefficients are `L^-T v`."""
     log_det: Float[Array, ""]
     """Sum of `log |S_t|^1/2` over the innovations' covariances."""
     states: Float[Array, "trials times state"]
     """The filter's means after each observation."""
 
+    @property
+    def jacobian(self) -> Float[Array, "rows weights"]:
+        """J = de/dw."""
+        J = self._by_weights(self.by_coefficients)
+        return J.reshape(J.shape[0], -1)
+
+    @property
+    def gram(self) -> Float[Array, "weights weights"]:
+        """J'J, from the coefficients' own: there are many more rows than weights."""
+        by = self.by_coefficients
+        size = by.shape[1] * by.shape[2]
+        half_way = self._by_weights(_gram(by.reshape(-1, size)).reshape(size, *by.shape[1:])).reshape(size, size)
+        return self._by_weights(half_way.T.reshape(size, *by.shape[1:])).reshape(size, size)
+
+    def _by_weights(self, by: Float[Array, "rows state basis"]) -> Float[Array, "rows state basis"]:
+        points = self.half.shape[1]
+        return jnp.concatenate([jnp.einsum("rop,oqp->roq", by[:, :, :points], self.half), by[:, :, points:]], axis=2)
+
+
+@jax.custom_vjp
+def _gram(J: Float[Array, "rows columns"]) -> Float[Array, "columns columns"]:
+    """J'J. Its derivative is one product with J, of which automatic differentiation makes two."""
+    return J.T @ J
+
+
+_gram.defvjp(lambda J: (J.T @ J, J), lambda J, by: (J @ (by + by.T),))
+
 
 def filter_trials(model: Trajectory, trials: Trials) -> Innovations:
     """Run the filter along all trials at once."""
-    white, jacobian, log_det, states = jax.vmap(lambda *trial: _filter(model, *trial))(
+    white, sensitivity, log_det, states = jax.vmap(lambda *trial: _filter(model, *trial))(
         trials.observations, trials.actions, trials.observed, trials.lasting
     )
-    points = model.frame.points.shape[0]
-    J = jacobian.reshape(-1, *model.coefficients.shape)
-    # From omega to w: the kernel's coefficients are L^-T v.
-    J = jnp.concatenate([jnp.einsum("rop,oqp->roq", J[:, :, :points], model.half), J[:, :, points:]], axis=2)
-    return Innovations(white.reshape(-1), J.reshape(J.shape[0], -1), jnp.sum(log_det), states)
+    by_coefficients = sensitivity.reshape(-1, *model.coefficients.shape)
+    return Innovations(white.reshape(-1), by_coefficients, model.half, jnp.sum(log_det), states)
 
 
 def _filter(
@@ -166,23 +192,29 @@ def _filter(
         m, P, G = jax.tree.map(lambda now, first: jnp.where(lasts, now, first), carry, start)
         # Update. The gain's own dependence on the weights is of second order and left out.
         root = jnp.linalg.cholesky(P + R)
-        unexpected = jnp.concatenate([(z - m)[:, None], -G.reshape(states, -1)], axis=1)
-        white = jnp.where(seen, jsl.solve_triangular(root, unexpected, lower=True), 0.0)
+        whiten = jnp.where(seen, jsl.solve_triangular(root, eye, lower=True), 0.0)
+        white = whiten @ (z - m), -_mix(whiten, G)
         log_det = jnp.where(seen, jnp.sum(jnp.log(jnp.diag(root))), 0.0)
         K = jnp.where(seen, jsl.cho_solve((root, True), P).T, 0.0)
         rest = eye - K
         m, P = m + K @ (z - m), symmetrise(rest @ P @ rest.T + K @ R @ K.T)
-        G = jnp.einsum("ij,jab->iab", rest, G)
         updated = m
         # Predict.
         A, (m, basis) = jax.jacfwd(lambda x: (model.step(x, u)[0], model.step(x, u)), has_aux=True)(m)
         direct = eye[:, :, None] * (model.frame.state_scale[:, None] * basis)[None]
-        G = jnp.einsum("ij,jab->iab", A, G) + direct
+        G = _mix(A @ rest, G) + direct
         P = A @ P @ A.T + jnp.diag(model.Q + model.unexplained(basis))
         return (m, P, G), (white, log_det, updated)
 
     initial = model.frame.initial
     start = (initial.mean, initial.cov, jnp.zeros((states, states, size)))
     held = jnp.concatenate([actions, jnp.zeros_like(actions[:1])])  # the last observation is followed by nothing
+    # The gradient computes each step once more: to keep all of them takes 100 MB and longer, most of it in page faults.
+    step = jax.checkpoint(step, prevent_cse=False)
     _, (white, log_det, updated) = jax.lax.scan(step, start, (observations, held, observed, lasting))
-    return white[:, :, 0], white[:, :, 1:], log_det, updated
+    return *white, log_det, updated
+
+
+def _mix(A: Float[Array, "new old"], G: Float[Array, "old state basis"]) -> Float[Array, "new state basis"]:
+    """The product `A G`, as sums that XLA fuses with what is around them: it has no good product for so few rows."""
+    return sum((A[:, j, None, None] * G[j] for j in range(1, G.shape[0])), A[:, 0, None, None] * G[0])
