@@ -111,6 +111,8 @@ class Improvement(eqx.Module):
     stopped: str
     history: Float[np.ndarray, " evaluations"]
     """The best predicted cost after each evaluation."""
+    curvature: Float[np.ndarray, "parameters parameters"]
+    """BFGS's estimate of the inverse Hessian at the end: a search of a similar problem need not begin without one."""
 
 
 class _Stop(Exception):
@@ -123,25 +125,27 @@ def improve(
     problem: Problem,
     *,
     evaluations: int = 300,
+    curvature: Float[np.ndarray, "parameters parameters"] | None = None,
     crew: Crew = ALONE,
     on_evaluation: Callable[[int, float], None] | None = None,
 ) -> Improvement:
     """Improve a policy with BFGS, with at most `evaluations` values and gradients (Algorithm 1, line 8).
 
     The best policy seen is returned, not the last, and the budget is kept to the letter. A policy for which the
-    prediction has no finite value counts as the worst there is.
+    prediction has no finite value counts as the worst there is. `curvature` is that of an earlier `Improvement`.
     """
     if evaluations < 1:
         raise ValueError(f"A policy search needs at least one evaluation; given {evaluations}.")
     flat, unravel = ravel_pytree(policy)
-    best, since_step = (np.inf, np.asarray(flat)), 0
+    best = (np.inf, np.asarray(flat))
     history: list[float] = []
+    estimate = _Curvature(np.asarray(flat), curvature)
 
     def objective(parameters: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal best, since_step
+        nonlocal best
         if len(history) >= evaluations:
             raise _Stop(f"the budget of {evaluations} evaluations is used up")
-        if since_step >= LINE_SEARCH_LIMIT:
+        if len(estimate.tried) >= LINE_SEARCH_LIMIT:
             raise _Stop(f"a line search took more than {LINE_SEARCH_LIMIT} evaluations: no further descent")
         predicted, slope = problem.value_and_gradient(unravel(jnp.asarray(parameters)), crew)
         value, gradient = float(predicted), np.asarray(ravel_pytree(slope)[0])
@@ -149,24 +153,58 @@ def improve(
             value, gradient = float(problem.steps + 1), np.zeros_like(parameters)
         if value < best[0]:
             best = (value, np.array(parameters))
-        since_step += 1
+        estimate.tried.append((np.array(parameters), gradient))
         history.append(best[0])
         if on_evaluation is not None:
             on_evaluation(len(history), best[0])
         return value, gradient
 
-    def accepted(_: np.ndarray) -> None:
-        nonlocal since_step
-        since_step = 0
-
     try:
         result = scipy.optimize.minimize(
-            objective, np.asarray(flat), jac=True, method="BFGS", callback=accepted, options={"gtol": 1e-4}
+            objective,
+            np.asarray(flat),
+            jac=True,
+            method="BFGS",
+            callback=estimate.accept,
+            options={"gtol": 1e-4, "hess_inv0": curvature},
         )
         stopped = "the gradient vanished" if result.success else "no further descent along the gradient"
     except _Stop as reason:
         stopped = str(reason)
-    return Improvement(unravel(jnp.asarray(best[1])), problem, best[0], len(history), stopped, np.asarray(history))
+    return Improvement(
+        unravel(jnp.asarray(best[1])), problem, best[0], len(history), stopped, np.asarray(history), estimate.positive
+    )
+
+
+class _Curvature:
+    """The inverse Hessian as BFGS sees it. SciPy keeps its own, but tells it only if it ends of its own accord."""
+
+    def __init__(self, start: np.ndarray, inverse: np.ndarray | None) -> None:
+        self.inverse = np.eye(len(start)) if inverse is None else inverse
+        self.tried: list[tuple[np.ndarray, np.ndarray]] = []
+        """Points and gradients of the current line search."""
+        self._last: tuple[np.ndarray, np.ndarray] | None = None
+
+    @property
+    def positive(self) -> np.ndarray:
+        """The estimate, symmetric to the bit, and without what rounding has made of its smallest eigenvalues."""
+        values, vectors = np.linalg.eigh(self.inverse)
+        inverse = (vectors * np.maximum(values, 1e-9 * values[-1])) @ vectors.T
+        return (inverse + inverse.T) / 2
+
+    def accept(self, x: np.ndarray) -> None:
+        """A line search has ended at a point that it tried."""
+        here = next(pair for pair in reversed(self.tried) if np.array_equal(pair[0], x))
+        before = self.tried[0] if self._last is None else self._last
+        step, change = here[0] - before[0], here[1] - before[1]
+        self._last = here
+        self.tried.clear()
+        if (along := step @ change) > 0:
+            turned = self.inverse @ change
+            mixed = np.outer(step, turned)
+            self.inverse = (
+                self.inverse + ((1 + change @ turned / along) * np.outer(step, step) - mixed - mixed.T) / along
+            )
 
 
 CUTS = 3
@@ -240,12 +278,19 @@ def search(
     # What is worse in parts at first may soon be better: who comes further on the first cut is seen by trying. Only
     # those made in parts may try, as a few evaluations tell too little about any other: it may be good in parts by
     # doing little, and have nowhere to go from there.
-    best = min(
-        crew.map(_descend, [_Descent(each, [(cuts[0], budget)]) for each in goes_on]), key=lambda each: each.cost
-    )
+    # BFGS goes on with what it knows of the curvature: else a third of so few evaluations finds out how far to step.
+    tries = [_Descent(each, [(cuts[0], budget)], best.curvature) for each in goes_on]
+    best = min(crew.map(_descend, tries), key=lambda each: each.cost)
     for cut in cuts[1:]:
         over += 1
-        best = improve(best.policy, cut, evaluations=budget, crew=crew, on_evaluation=lambda n, J: report(n, J, budget))
+        best = improve(
+            best.policy,
+            cut,
+            evaluations=budget,
+            curvature=best.curvature,
+            crew=crew,
+            on_evaluation=lambda n, J: report(n, J, budget),
+        )
     return best
 
 
@@ -254,11 +299,14 @@ class _Descent(NamedTuple):
 
     policy: Policy
     stages: list[tuple[Problem, int]]
+    curvature: Float[np.ndarray, "parameters parameters"] | None = None
+    """For the last stage."""
 
 
 def _descend(descent: _Descent, on_evaluation: Callable[[int, float], None] | None = None) -> Improvement:
     """Through all stages. The last one is watched."""
-    policy, stages = descent
+    policy, stages, curvature = descent
     for problem, evaluations in stages[:-1]:
         policy = improve(policy, problem, evaluations=evaluations).policy
-    return improve(policy, stages[-1][0], evaluations=stages[-1][1], on_evaluation=on_evaluation)
+    problem, evaluations = stages[-1]
+    return improve(policy, problem, evaluations=evaluations, curvature=curvature, on_evaluation=on_evaluation)

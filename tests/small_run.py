@@ -26,9 +26,7 @@ def small_run(records: int = 2) -> Run:
         dynamics = fit.dynamics
         policy = LinearPolicy(jnp.array([[-1.0, -0.5]]), jnp.array([0.7 + 0.1 * number]), task.policy_features, [2.0])
         method = METHODS["bayes-filter"]
-        predicted = eqx.filter_jit(predict)(
-            method.predictor, policy, dynamics, task.initial, task.cost, task.steps
-        )
+        predicted = eqx.filter_jit(predict)(method.predictor, policy, dynamics, task.initial, task.cost, task.steps)
         made.append(Record(episode, fit, policy, predicted, 10 + number, "the gradient vanished"))
         executor = method.executor(policy, dynamics)
     return Run(task, Settings(episodes=records), tuple(made))

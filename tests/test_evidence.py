@@ -64,6 +64,7 @@ def test_jacobian_of_innovations_where_the_gain_is_constant() -> None:
     here, forth, back = run(p), run(moved(1e-5)), run(moved(-1e-5))
     difference = (forth.white - back.white) / 2e-5
     along = here.jacobian @ direction.reshape(-1)
+    assert np.allclose(here.gram, here.jacobian.T @ here.jacobian, rtol=1e-12, atol=1e-12 * np.abs(here.gram).max())
     # What differs is the whitening's own dependence on the weights, of the size of an innovation times its change.
     assert np.corrcoef(difference, along)[0, 1] > 0.995
     assert np.abs(difference - along).max() < 0.1 * np.abs(along).max()

@@ -29,9 +29,7 @@ def derivative(x: Float[Array, " state"], u: Float[Array, " action"]) -> Float[A
     first = (u[0] - u[1]) / (m * l**2) + 3 / 2 * g / l * jnp.sin(inner) - b**2 * s / 2
     second = u[1] / (m * l**2) + g / (2 * l) * jnp.sin(outer) + a**2 * s / 2
     determinant = 4 / 9 - c**2 / 4
-    return jnp.stack(
-        [a, b, (first / 3 - c * second / 2) / determinant, (4 * second / 3 - c * first / 2) / determinant]
-    )
+    return jnp.stack([a, b, (first / 3 - c * second / 2) / determinant, (4 * second / 3 - c * first / 2) / determinant])
 
 
 def pose(x: np.ndarray) -> Pose:
