@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bayespilco.dynamics import Dynamics
-from bayespilco.gaussian import Gaussian, joint, symmetrise
+from bayespilco.gaussian import Gaussian, diagonal, diagonal_matrix, joint, symmetrise
 from bayespilco.policy import PolicyMap
 from bayespilco.shrink import shrink
 
@@ -24,10 +24,10 @@ def _innovation(
     V: Float[Array, "state state"], R: Float[Array, "state state"], seen: Bool[Array, " state"] | bool = True
 ) -> Float[Array, "state state"]:
     """`(V + R)^-1` over the sensors that were seen, and zero elsewhere, as if the noise of the others were infinite."""
-    diagonal = jnp.diag(R)
-    beyond = V + R - jnp.diag(diagonal)  # sensors may be correlated; what is not diagonal joins V
-    precision = jnp.where(seen, 1 / diagonal, 0.0)
-    return shrink(jnp.diag(precision), beyond, jnp.diag(jnp.sqrt(precision)))[0]
+    variances = diagonal(R)
+    beyond = V + R - diagonal_matrix(variances)  # sensors may be correlated; what is not diagonal joins V
+    precision = jnp.where(seen, 1 / variances, 0.0)
+    return shrink(diagonal_matrix(precision), beyond, diagonal_matrix(jnp.sqrt(precision)))[0]
 
 
 class Belief(eqx.Module):

@@ -43,6 +43,7 @@ def _option(default: str, help: str) -> Any:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command. Whatever the user can mend is said in one sentence on standard error, with exit code 2."""
     startup.single_thread()
+    startup.collect_rarely()
     try:
         code = app(arguments, prog_name="bayespilco", standalone_mode=False)
     except typer.TyperException as error:

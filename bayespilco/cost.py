@@ -6,6 +6,7 @@ gradient vanishes at a distance; `widened` gives the same cost with a broader va
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -47,6 +48,7 @@ class SaturatingCost(eqx.Module):
         return -jnp.expm1(-d @ self.weight @ d / 2)
 
     @float64
+    @jax.jit
     def moments(self, gaussian: Gaussian) -> Moments:
         """Mean, variance and gain of the cost of a state `N(m, S)`. Shapes (1,), (1, 1) and (state, 1)."""
         inner = self.features.moments(gaussian)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayespilco.features import AngleFeatures
-from bayespilco.gaussian import Gaussian, Moments
+from bayespilco.gaussian import Gaussian, Moments, diagonal_matrix
 from bayespilco.gp import GaussianProcess
 from bayespilco.moments import belief_moments, gp_moments
 from bayespilco.precision import as_float64, float64, is_concrete
@@ -46,11 +46,11 @@ class Dynamics(eqx.Module):
 
     @property
     def R(self) -> Float[Array, "state state"]:
-        return jnp.diag(self.sensor_noise)
+        return diagonal_matrix(self.sensor_noise)
 
     @property
     def Q(self) -> Float[Array, "state state"]:
-        return jnp.diag(self.process_noise)
+        return diagonal_matrix(self.process_noise)
 
     @float64
     def __call__(self, x: Float[Array, " state"], u: Float[Array, " action"]) -> Float[Array, " state"]:

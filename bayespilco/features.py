@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayespilco.gaussian import Gaussian, Moments
+from bayespilco.gaussian import Gaussian, Moments, diagonal, diagonal_matrix
 from bayespilco.precision import float64
 
 
 @float64
+@jax.jit
 def sines(gaussian: Gaussian, phases: Float[Array, " dim"]) -> Moments:
     """Moments of `sin(x_i + phase_i)`; a phase of pi/2 gives the cosine.
 
@@ -25,7 +26,7 @@ def sines(gaussian: Gaussian, phases: Float[Array, " dim"]) -> Moments:
     the mean is the sine itself and the covariance vanishes.
     """
     m, S = gaussian.mean + phases, gaussian.cov
-    v = jnp.diag(S)
+    v = diagonal(S)
     damping = jnp.exp(-v / 2)
     mean = damping * jnp.sin(m)
     # exp(-(v_i + v_j)/2) (exp(+-S_ij) - 1), written so that small S does not cancel and large S not overflow.
@@ -35,7 +36,7 @@ def sines(gaussian: Gaussian, phases: Float[Array, " dim"]) -> Moments:
     deficit = jnp.expm1(-above) * jnp.exp(-spread) - jnp.expm1(below) * jnp.exp(-below - spread)
     difference, total = m[:, None] - m[None, :], m[:, None] + m[None, :]
     cov = (excess * jnp.cos(difference) - deficit * jnp.cos(total)) / 2
-    return Moments(mean, cov, jnp.diag(damping * jnp.cos(m)))
+    return Moments(mean, cov, diagonal_matrix(damping * jnp.cos(m)))
 
 
 @float64
@@ -47,7 +48,7 @@ def belief_sines(
     The belief is `N(M, V)` with `M ~ N(mu, S)`. With `V = 0` the first is `sines(gaussian)` and the second zero.
     """
     flat = sines(Gaussian(gaussian.mean, gaussian.cov + cov), phases)
-    damping = jnp.exp(-jnp.diag(cov) / 2)
+    damping = jnp.exp(-diagonal(cov) / 2)
     of_mean = damping[:, None] * damping[None, :] * sines(gaussian, phases).cov
     return Moments(flat.mean, of_mean, flat.gain), flat.cov - of_mean
 
@@ -105,7 +106,7 @@ class AngleFeatures(eqx.Module):
     def _assemble(self, gain: Array, input_cov: Array, trig_block: Array) -> Float[Array, "feature feature"]:
         """Cov[kept, kept] and Cov[kept, trig] follow from the gain; the sines' own block is what it is."""
         kept = len(self.keep)
-        return (gain.T @ input_cov @ gain).at[kept:, kept:].set(trig_block)
+        return jax.lax.dynamic_update_slice(gain.T @ input_cov @ gain, trig_block, (kept, kept))
 
 
 class Saturation(eqx.Module):
@@ -114,9 +115,9 @@ class Saturation(eqx.Module):
     limits: Float[Array, " action"]
 
     def _phases(self) -> tuple[Float[Array, "sines action"], Float[Array, "action sines"]]:
-        eye = jnp.eye(self.limits.shape[0])
-        scale = jnp.diag(jax.lax.stop_gradient(self.limits))
-        return jnp.concatenate([eye, 3 * eye]), jnp.concatenate([9 * scale, scale], axis=1) / 8
+        eye = np.eye(self.limits.shape[0])
+        scale = diagonal_matrix(jax.lax.stop_gradient(self.limits))
+        return jnp.asarray(np.concatenate([eye, 3 * eye])), jnp.concatenate([9 * scale, scale], axis=1) / 8
 
     @float64
     def __call__(self, y: Float[Array, " action"]) -> Float[Array, " action"]:

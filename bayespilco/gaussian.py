@@ -67,6 +67,15 @@ def symmetrise(matrix: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]
     return (matrix + jnp.swapaxes(matrix, -1, -2)) / 2
 
 
+def diagonal(matrix: Float[Array, "*batch n n"]) -> Float[Array, "*batch n"]:
+    """What is on the diagonal. (`jnp.diag` is a choice between platforms, which takes milliseconds to trace.)"""
+    return jnp.sum(matrix * np.eye(matrix.shape[-1]), axis=-1)
+
+
+def diagonal_matrix(values: Float[Array, "*batch n"]) -> Float[Array, "*batch n n"]:
+    return values[..., None] * np.eye(values.shape[-1])
+
+
 def check_covariance(cov: np.ndarray, what: str) -> None:
     """Refuse what is not a covariance: not finite, not symmetric, or with a negative eigenvalue beyond rounding."""
     if not np.isfinite(cov).all():

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayespilco.gaussian import Gaussian, Moments
+from bayespilco.gaussian import Gaussian, Moments, diagonal_matrix
 from bayespilco.gp import GaussianProcess
 from bayespilco.pair_sums import over_pairs, own_sum, pair_sum
 from bayespilco.precision import float64
@@ -77,7 +77,7 @@ def _flattened(
     second = _second_moments(gp, mu, V, None)
     cov = second - jnp.outer(kernel_mean, kernel_mean) + _linear_terms(C, V, gp.slope)  # Eq. 27
     if gp.precision is not None:
-        cov = cov + jnp.diag(gp.signal_variance + _mean_uncertainty(gp, gaussian, A, log_q))
+        cov = cov + diagonal_matrix(gp.signal_variance + _mean_uncertainty(gp, gaussian, A, log_q))
     return Moments(mean, cov, C + gp.slope.T), kernel_mean, C
 
 
@@ -94,8 +94,8 @@ def _blurred(
     gp: GaussianProcess, V: Float[Array, "input input"]
 ) -> tuple[Float[Array, "output input input"], Float[Array, " output"]]:
     """`(L_a + V)^-1` and `log |L_a^-1 V + I|^-1/2`: each output's kernel, blurred by an uncertain input."""
-    diagonal = jax.vmap(jnp.diag)
-    return jax.vmap(shrink, in_axes=(0, None, 0))(diagonal(gp.length_scales**-2), V, diagonal(1 / gp.length_scales))
+    inverse, root = diagonal_matrix(gp.length_scales**-2), diagonal_matrix(1 / gp.length_scales)
+    return jax.vmap(shrink, in_axes=(0, None, 0))(inverse, V, root)
 
 
 def _second_moments(
@@ -110,7 +110,7 @@ def _second_moments(
     `A_a - A_a T A_a`, `A_b - A_b T A_b` and `A_a T A_b`. That is what `pair_sums` sweeps.
     """
     if V is None:
-        A, log_q = jax.vmap(jnp.diag)(gp.length_scales**-2), jnp.zeros_like(gp.offset)
+        A, log_q = diagonal_matrix(gp.length_scales**-2), jnp.zeros_like(gp.offset)
     else:
         A, log_q = _blurred(gp, V)
     log_q = log_q + jnp.log(gp.signal_variance)
@@ -118,10 +118,11 @@ def _second_moments(
     # All pairs of outputs at once: first each with itself, then the others.
     outputs = gp.offset.shape[0]
     i, j = (np.concatenate([np.arange(outputs), others]) for others in np.triu_indices(outputs, k=1))
-    T, log_R = jax.vmap(shrink, in_axes=(None, 0, None))(S, A[i] + A[j], psd_root(S))  # R^-1 S, log |R|^-1/2
-    AT, TA = A[i] @ T, T @ A[j]
-    M = AT @ A[j]
-    G, H = A[i] - AT @ A[i], A[j] - A[j] @ TA
+    Ai, Aj = A[i], A[j]
+    T, log_R = jax.vmap(shrink, in_axes=(None, 0, None))(S, Ai + Aj, psd_root(S))  # R^-1 S, log |R|^-1/2
+    AT, TA = Ai @ T, T @ Aj
+    M = AT @ Aj
+    G, H = Ai - AT @ Ai, Aj - Aj @ TA
     k = log_q[i] + log_q[j] + log_R
 
     own, rest = slice(None, outputs), slice(outputs, None)

@@ -46,7 +46,7 @@ def _not_in_place(s: Scalar, products: Float[Array, "points points"]) -> Scalar:
 
 
 @jax.custom_vjp
-def pair_sum(
+def _pair_sum(
     k: Scalar, G: Square, H: Square, M: Square, mu: Small, X: Points, u: Vector, v: Vector
 ) -> Float[Array, ""]:
     """`sum_ij u_i v_j E_ij`, for two different outputs. `G` and `H` are symmetric."""
@@ -79,11 +79,12 @@ def _pair_sum_backward(residuals, cotangent):  # type: ignore[no-untyped-def]
     return tuple(cotangent * part for part in (*gradient, as_row + as_column, along_u, along_v))
 
 
-pair_sum.defvjp(_pair_sum_forward, _pair_sum_backward)
+_pair_sum.defvjp(_pair_sum_forward, _pair_sum_backward)
+pair_sum = jax.jit(_pair_sum)
 
 
 @jax.custom_vjp
-def own_sum(
+def _own_sum(
     k: Scalar, G: Square, M: Square, mu: Small, X: Points, u: Vector, W: Float[Array, "points points"] | None
 ) -> Float[Array, ""]:
     """`sum_ij (u_i u_j - W_ij) E_ij` with `H = G`: an output with itself, less what is uncertain about it.
@@ -115,7 +116,8 @@ def _own_sum_backward(residuals, cotangent):  # type: ignore[no-untyped-def]
     return (*scaled, None if W is None else -cotangent * E)
 
 
-own_sum.defvjp(_own_sum_forward, _own_sum_backward)
+_own_sum.defvjp(_own_sum_forward, _own_sum_backward)
+own_sum = jax.jit(_own_sum)
 
 
 def over_pairs(function, *batches):  # type: ignore[no-untyped-def]

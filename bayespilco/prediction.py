@@ -17,7 +17,7 @@ from bayespilco import parts
 from bayespilco.belief import BeliefDistribution, Update
 from bayespilco.cost import SaturatingCost
 from bayespilco.dynamics import Dynamics
-from bayespilco.gaussian import Gaussian, joint
+from bayespilco.gaussian import Gaussian, diagonal, joint
 from bayespilco.policy import Policy, PolicyMap
 from bayespilco.precision import float64
 
@@ -183,7 +183,7 @@ def _predict_from(
     states = first.size
 
     def out_of_range(state: Gaussian) -> Array:
-        inside = (jnp.abs(state.mean) < DIVERGED).all() & (jnp.diag(state.cov) < DIVERGED**2).all()
+        inside = (jnp.abs(state.mean) < DIVERGED).all() & (diagonal(state.cov) < DIVERGED**2).all()
         return ~(inside & jnp.isfinite(state.cov).all())
 
     def step(carry, _):  # type: ignore[no-untyped-def]
@@ -200,7 +200,7 @@ def _predict_from(
         return (following, diverged), (state.mean, state.cov, *action, cost_mean, cost_variance)
 
     (_, diverged), (means, covs, *actions, costs, variances) = jax.lax.scan(
-        step, (start, jnp.asarray(False)), length=steps
+        step, (_depending_on(ready, start), jnp.asarray(False)), length=steps
     )
     first_cost = cost.moments(first)
 
@@ -216,3 +216,16 @@ def _predict_from(
         with_first(first_cost.cov[0, 0], variances),
         diverged,
     )
+
+
+@jax.custom_vjp
+def _depending_on(ready: PolicyMap, start: Any) -> Any:
+    """`start`, as if the policy had a part in it.
+
+    The derivative of a scan is traced anew until it is known which parts of its carry have one. From the second step on
+    all have. Told so about the first, JAX has it right at once.
+    """
+    return start
+
+
+_depending_on.defvjp(lambda ready, start: (start, None), lambda _, along_start: (None, along_start))

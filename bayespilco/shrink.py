@@ -11,14 +11,15 @@ gradient costs a few small multiplications, and no factorisation is ever differe
 
 import jax
 import jax.numpy as jnp
-import jax.scipy.linalg as jsl
+import numpy as np
 from jaxtyping import Array, Float
 
-from bayespilco.gaussian import symmetrise
+from bayespilco.gaussian import diagonal, symmetrise
 
 Square = Float[Array, "n n"]
 
 
+@jax.jit
 def shrink(P: Square, B: Square, root: Square | None = None) -> tuple[Square, Float[Array, ""]]:
     """`(P^-1 + B)^-1 = (I + P B)^-1 P`, and `-1/2 log |I + P B|`. With `B = 0` these are `P` and 0.
 
@@ -39,10 +40,10 @@ def _shrink(P: Square, B: Square, C: Square) -> tuple[Square, Float[Array, ""]]:
 
 
 def _forward(P, B, C):  # type: ignore[no-untyped-def]
-    L = jnp.linalg.cholesky(jnp.eye(P.shape[0]) + C.T @ B @ C)
-    half = jsl.solve_triangular(L, C.T, lower=True)
+    L = jax.lax.linalg.cholesky(np.eye(P.shape[0]) + C.T @ B @ C, symmetrize_input=False)
+    half = jax.lax.linalg.triangular_solve(L, C.T, left_side=True, lower=True)
     T = half.T @ half
-    return (T, -jnp.sum(jnp.log(jnp.diag(L)))), (T, B)
+    return (T, -jnp.sum(jnp.log(diagonal(L)))), (T, B)
 
 
 def _backward(residuals, cotangents):  # type: ignore[no-untyped-def]
@@ -50,7 +51,7 @@ def _backward(residuals, cotangents):  # type: ignore[no-untyped-def]
     T, B = residuals
     along_T, along_log = cotangents
     along_T = symmetrise(along_T)
-    M = jnp.eye(T.shape[0]) - T @ B
+    M = np.eye(T.shape[0]) - T @ B
     along_P = M.T @ along_T @ M - along_log / 2 * symmetrise(B @ M)
     along_B = -T @ along_T @ T - along_log / 2 * T
     return along_P, along_B, jnp.zeros_like(T)

@@ -1,7 +1,7 @@
-"""Prepare a process of ours before JAX starts in it: one XLA thread, and compiled code kept between runs.
+"""Prepare a process of ours before JAX starts in it: one XLA thread, a patient collector, compiled code kept.
 
 Only the command line calls this. A library must not change its user's process; whoever writes a long-running program
-of their own can call the same two functions first.
+of their own can call the same functions first.
 
 **One thread.** On the CPU, XLA runs the independent parts of a program in a pool of threads. Its batched LAPACK kernels
 (Cholesky, triangular solves, eigenvalues) divide their batch over *the same* pool and wait for it. When as many of them
@@ -11,6 +11,7 @@ seconds. A pool of one thread runs them in turn. The pool's size is read once, w
 does, but leaves the pool's thread pinned there afterwards.
 """
 
+import gc
 import os
 import tempfile
 from pathlib import Path
@@ -28,6 +29,15 @@ def single_thread() -> None:
     os.environ["NPROC"] = "1"
     for library in ("OPENBLAS", "OMP", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+
+def collect_rarely() -> None:
+    """Let Python look for garbage a hundred times less often.
+
+    To trace a function JAX makes many objects, and keeps them: the collector searches them all in vain, again and
+    again, for a sixth of the time until a first result.
+    """
+    gc.set_threshold(100_000, 20, 20)
 
 
 def keep_compiled_code() -> Path | None:

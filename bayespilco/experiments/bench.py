@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayespilco import prediction
+from bayespilco import prediction, startup
 from bayespilco.compilation import compiled
 from bayespilco.cost import SaturatingCost
 from bayespilco.dynamics import Dynamics
@@ -224,4 +224,5 @@ def _executions(case: Case) -> Callable[[], object]:
 
 
 if __name__ == "__main__":
+    startup.collect_rarely()  # as the commands do
     print(json.dumps(measure(json.loads(sys.argv[1]))))

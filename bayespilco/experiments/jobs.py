@@ -206,6 +206,7 @@ def perform(job: Job) -> None:
     """Do a job in this process, unless it is done already. A process does one at a time."""
     with _one_at_a_time:
         startup.single_thread()
+        startup.collect_rarely()
         if not os.environ.get(startup.NO_CACHE):
             startup.keep_compiled_code()
         if not job.finished:
