@@ -170,6 +170,7 @@ def learn_episode(
         task.initial,
         points=settings.points,
         previous=None if last is None else last.fit,
+        crew=crew,
         on_progress=report("train"),
     )
     problem = Problem(method.predictor, fit.dynamics, task.initial, task.cost, task.steps)

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from bayespilco.crew import ALONE, Crew
+from bayespilco.episode import batch
 from bayespilco.improvement import Problem, search
 from bayespilco.precision import as_float64
 from bayespilco.prediction import Filtered
+from bayespilco.training.evidence import fit_evidence
 from tests.small_run import assert_same, small_run
 
 
@@ -106,6 +108,19 @@ def test_a_policy_search_finds_the_same_with_helpers() -> None:
     assert_same(helped.policy, alone.policy)
     assert helped.cost == alone.cost
     assert progress == sorted(progress) and progress[-1] <= 1.0
+
+
+def test_training_finds_the_same_with_helpers() -> None:
+    """With few trials there are two starts: the last model, and afresh."""
+    run = small_run(2)
+    trials = batch([record.episode for record in run.records])
+    given = trials, run.task.dynamics_features, run.task.initial
+    settings = {"points": 4, "evaluations": 3, "rounds": 1, "previous": run.records[0].fit}
+    alone = fit_evidence(*given, **settings)
+    with Crew(2) as crew:
+        helped = fit_evidence(*given, **settings, crew=crew)
+        assert crew._helpers, "nobody helped"
+    assert_same(helped, alone)
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")

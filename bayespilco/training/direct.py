@@ -22,6 +22,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from bayespilco.compilation import compiled
+from bayespilco.crew import ALONE, Crew
 from bayespilco.dynamics import Dynamics
 from bayespilco.episode import Trials
 from bayespilco.features import AngleFeatures
@@ -140,6 +141,7 @@ def fit_direct(
     points: int = 50,
     evaluations: int = 200,
     previous: DirectFit | None = None,
+    crew: Crew = ALONE,
     on_progress: Callable[[float], object] | None = None,
 ) -> DirectFit:
     """Train a model of the plant on noisy trials by the Direct method.
@@ -153,6 +155,7 @@ def fit_direct(
         points: How many pseudo-inputs.
         evaluations: At most this many filter passes over all trials, each with its gradient.
         previous: The fit to earlier data.
+        crew: As for `fit_evidence`; here all is one search, so nobody is asked to help.
         on_progress: Called with the fraction done.
 
     Returns:

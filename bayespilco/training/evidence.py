@@ -14,6 +14,7 @@ predictive uncertainty, so what was optimised is what is used.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,6 +24,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayespilco.compilation import compiled
+from bayespilco.crew import ALONE, Crew
 from bayespilco.dynamics import Dynamics
 from bayespilco.episode import Trials
 from bayespilco.features import AngleFeatures
@@ -94,6 +96,7 @@ def fit_evidence(
     evaluations: int = 60,
     rounds: int = 3,
     previous: EvidenceFit | None = None,
+    crew: Crew = ALONE,
     on_progress: Callable[[float], object] | None = None,
 ) -> EvidenceFit:
     """Train a model of the plant on noisy trials.
@@ -107,38 +110,41 @@ def fit_evidence(
         rounds: How often the inducing points are placed anew, on what the filter then believes the states were.
         previous: An earlier fit whose hyperparameters to start from. With few trials a fresh start is tried as well and
             the better evidence wins.
+        crew: Who computes; the starts are independent of each other.
         on_progress: Called with the fraction done.
     """
     _check(trials, points)
     frame = _place(trials, features, initial, points)
-    starts: list[tuple[Parameters, int]] = []
+    starts: list[_Start] = []
     if previous is not None:
-        starts.append((_carry_over(previous.parameters, previous.frame, frame), max(rounds - 1, 1)))
+        carried = _carry_over(previous.parameters, previous.frame, frame)
+        starts.append(_Start(carried, frame, trials, points, evaluations, max(rounds - 1, 1)))
     if previous is None or int(np.sum(np.asarray(trials.observed)[:, 0])) <= FRESH_UNTIL:
-        starts.append((_start(frame), rounds))
+        starts.append(_Start(_start(frame), frame, trials, points, evaluations, rounds))
+    total, before = sum(start.rounds for start in starts), 0
 
-    total, before = sum(rounds for _, rounds in starts), 0
-    fits = []
-    for p, rounds in starts:
+    def watched(start: _Start) -> EvidenceFit:
+        nonlocal before
+        fit = _fit(start, lambda done: on_progress((before + done) / total) if on_progress is not None else None)
+        before += start.rounds
+        return fit
 
-        def tell(done: float, before: int = before) -> None:
-            if on_progress is not None:
-                on_progress((before + done) / total)
-
-        fits.append(_fit(p, frame, trials, points, evaluations, rounds, tell))
-        before += rounds
-    return min(fits, key=lambda fit: fit.objective)
+    return min(crew.map(_fit, starts, watched), key=lambda fit: fit.objective)
 
 
-def _fit(
-    p: Parameters,
-    frame: Frame,
-    trials: Trials,
-    points: int,
-    evaluations: int,
-    rounds: int,
-    tell: Callable[[float], object],
-) -> EvidenceFit:
+class _Start(NamedTuple):
+    """Where a fit starts, and how far it may go."""
+
+    parameters: Parameters
+    frame: Frame
+    trials: Trials
+    points: int
+    evaluations: int
+    rounds: int
+
+
+def _fit(start: _Start, tell: Callable[[float], object] = lambda done: None) -> EvidenceFit:
+    p, frame, trials, points, evaluations, rounds = start
     count = 0
     for n in range(rounds):
 
