@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pytest
 
 from bayespilco.console import bench_row
 from bayespilco.experiments.bench import CASES, SIZES, measure
@@ -16,6 +17,13 @@ def test_a_measurement_has_its_figures_beside_the_floor() -> None:
     assert 0 < figures["floor_cpu_s"] < figures["cpu_s"] < figures["compile_s"]
     assert 10 < figures["peak_mb"] < 1e5
     assert "filtered" in bench_row(figures) and "points=9" in bench_row(figures)
+    assert len(bench_row(figures)) == len(bench_row())
+
+
+@pytest.mark.parametrize("case", [{"name": "gp_fit", "points": 60}, {"name": "control_step", "points": 9}])
+def test_everything_is_measured_beside_its_floor(case: dict[str, object]) -> None:
+    figures = measure(case)
+    assert 0 < figures["floor_cpu_s"] < figures["cpu_s"]
     assert len(bench_row(figures)) == len(bench_row())
 
 

@@ -17,6 +17,7 @@ from bayespilco.improvement import Problem, search
 from bayespilco.precision import as_float64
 from bayespilco.prediction import Filtered
 from bayespilco.training.evidence import fit_evidence
+from bayespilco.training.marginal import fit_marginal
 from tests.small_run import assert_same, small_run
 
 
@@ -119,6 +120,17 @@ def test_training_finds_the_same_with_helpers() -> None:
     alone = fit_evidence(*given, **settings)
     with Crew(2) as crew:
         helped = fit_evidence(*given, **settings, crew=crew)
+        assert crew._helpers, "nobody helped"
+    assert_same(helped, alone)
+
+
+def test_outputs_of_a_model_are_trained_in_parallel_with_the_same_result() -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(20, 2))
+    y = np.stack([np.sin(x[:, 0]), x[:, 1] ** 2], axis=1) + 0.1 * random.normal(size=(20, 2))
+    alone = fit_marginal(x, y, starts=2, evaluations=9)
+    with Crew(2) as crew:
+        helped = fit_marginal(x, y, starts=2, evaluations=9, crew=crew)
         assert crew._helpers, "nobody helped"
     assert_same(helped, alone)
 

@@ -3,7 +3,7 @@
 Each measurement runs in a process of its own, so that its peak memory and its compilation, from nothing, are its own; a
 value and gradient then in a second process, which finds compiled code where the first one left it.
 Times depend on the machine and on what else runs there; the *floor* is measured in the same process: the bare
-exponentials and multiply-adds of the pair sums, without which no exact evaluation comes. Compare ratios.
+exponentials, multiply-adds and factorisations without which no exact evaluation comes. Compare ratios.
 """
 
 import functools
@@ -15,11 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.scipy.linalg as jsl
 import numpy as np
 
 from bayespilco import prediction, startup
@@ -35,9 +36,9 @@ from bayespilco.improvement import Problem
 from bayespilco.policy import RBFPolicy
 from bayespilco.precision import float64
 from bayespilco.tasks import cart_pole
-from bayespilco.training.direct import fit_direct
-from bayespilco.training.evidence import fit_evidence
-from bayespilco.training.marginal import fit_marginal
+from bayespilco.training.direct import DirectFit, fit_direct
+from bayespilco.training.evidence import EvidenceFit, fit_evidence
+from bayespilco.training.marginal import MarginalFit, fit_marginal
 from bayespilco.training.transitions import input_masks, transitions
 
 Array = jax.Array
@@ -57,10 +58,12 @@ GROWTH: list[Case] = [
 OTHERS: list[Case] = [
     {"name": "gp_fit", "points": 660},
     {"name": "evidence_fit", "trials": 11},
-    {"name": "direct_fit", "trials": 11, "evaluations": 20},
+    {"name": "direct_fit", "trials": 11, "points": 50, "evaluations": 20},
     {"name": "control_step", "points": 50},
     {"name": "executions", "executions": 100, "points": 50},
 ]
+STEPS = 60
+"""Of an episode of the cart-pole."""
 CASES = SIZES + GROWTH + OTHERS
 
 
@@ -85,10 +88,19 @@ def _measure_apart(case: Case, cache: str) -> Case:
     return json.loads(done.stdout)
 
 
+class Measured(NamedTuple):
+    """Something to measure."""
+
+    run: Callable[[], Any]
+    floor: Callable[[Any], float]
+    """CPU seconds that it cannot avoid, from what `run` returned."""
+    repeats: int = 1
+
+
 @float64
 def measure(case: Case) -> Case:
     """The figures of one case, measured in this process."""
-    make = {
+    make: dict[str, Callable[[Case], Measured]] = {
         "value_and_gradient": _value_and_gradient,
         "gp_fit": _gp_fit,
         "evidence_fit": _evidence_fit,
@@ -96,26 +108,25 @@ def measure(case: Case) -> Case:
         "control_step": _control_step,
         "executions": _executions,
     }
-    function = make[case["name"]](case)
-    first = _seconds(function)
-    repeats = [_seconds(function) for _ in range(5 if case["name"] in ("value_and_gradient", "control_step") else 1)]
-    best = min(repeats)
+    run, floor, repeats = make[case["name"]](case)
+    *first, result = _seconds(run)
+    cpu, wall, _ = min((_seconds(run) for _ in range(repeats)), key=lambda taken: taken[:2])
     # Compiling is measured in CPU seconds too: what else runs on the machine does not lengthen them.
     figures = {
-        "cpu_s": best[0],
-        "wall_s": best[1],
-        "compile_s": max(first[0] - best[0], 0.0),
+        "cpu_s": cpu,
+        "wall_s": wall,
+        "compile_s": max(first[0] - cpu, 0.0),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "floor_cpu_s": floor(result),
     }
-    if case["name"] == "value_and_gradient":
-        figures["floor_cpu_s"] = _floor(case)
     return case | {key: round(value, 6) for key, value in figures.items()}
 
 
-def _seconds(function: Callable[[], object]) -> tuple[float, float]:
+def _seconds(function: Callable[[], Any]) -> tuple[float, float, Any]:
+    """CPU and wall seconds, and what the function returned."""
     cpu, wall = time.process_time(), time.perf_counter()
-    jax.block_until_ready(function())
-    return time.process_time() - cpu, time.perf_counter() - wall
+    result = jax.block_until_ready(function())
+    return time.process_time() - cpu, time.perf_counter() - wall, result
 
 
 def _problem(case: Case) -> tuple[Problem, RBFPolicy]:
@@ -136,44 +147,55 @@ def _problem(case: Case) -> tuple[Problem, RBFPolicy]:
     return Problem(PREDICTORS[case["predictor"]], dynamics, start, cost, case["steps"]), policy
 
 
-def _value_and_gradient(case: Case) -> Callable[[], object]:
+def _value_and_gradient(case: Case) -> Measured:
     problem, policy = _problem(case)
-    return lambda: eqx.filter(problem.value_and_gradient(policy), eqx.is_array)
+    states, times = case["states"], 2 if case["predictor"] == "filtered" else 1
+
+    def floor(_: object) -> float:
+        """The sums over the model's points, twice if filtered, and over the policy's centroids."""
+        model = times * _pairs(states) * _sweep(case["points"], states + 2)
+        return case["steps"] * (model + _sweep(case["centroids"], states + 1))
+
+    return Measured(lambda: eqx.filter(problem.value_and_gradient(policy), eqx.is_array), floor, repeats=5)
 
 
-def _floor(case: Case) -> float:
-    """CPU seconds of the exponentials and multiply-adds that the pair sums of all steps cannot avoid.
+def _pairs(outputs: int) -> int:
+    return outputs * (outputs + 1) // 2
 
-    Per pair of outputs and step: one exponential per pair of points; the exponent, a product over the inputs; the sums
-    of value and gradient, for which the exponentials are multiplied with 1 + inputs columns from the one side and with
-    one from the other. The policy's sums are counted as well. A filtered prediction needs the sums twice.
+
+def _sweep(points: int, size: int, *, gradient: bool = True) -> float:
+    """CPU seconds of the arithmetic of one pair of outputs at one step.
+
+    One exponential per pair of points; the exponent, a product over the inputs; the sums of the value, and for the
+    gradient those with 1 + inputs columns from the one side and with one from the other.
     """
     random = np.random.default_rng(0)
+    # Enough work that calling it does not count, little enough to stay in the cache.
+    at_once = max(1, 400_000 // points**2)
+    c, u = jnp.asarray(random.normal(size=(points, size))), jnp.asarray(random.normal(size=points))
+    weights = jnp.asarray(random.normal(size=(points, 1 + size if gradient else 1)))
+    E = jnp.asarray(-random.uniform(0, 3, size=(at_once, points, points)))
+    many = jnp.broadcast_to(c, (at_once, points, size))
+    total = _least(jnp.exp, E) + _least(lambda c, many: many @ c.T, c, many) + _least(jnp.matmul, E, weights)
+    if gradient:
+        total += _least(lambda E, u: u @ E, E, u)
+    return total / at_once
 
-    def sweep(points: int, size: int) -> float:
-        # Enough work that calling it does not count, little enough to stay in the cache.
-        at_once = max(1, 400_000 // points**2)
-        c, weights, u = (jnp.asarray(random.normal(size=(points, *rest))) for rest in ((size,), (1 + size,), ()))
-        E = jnp.asarray(-random.uniform(0, 3, size=(at_once, points, points)))
-        many = jnp.broadcast_to(c, (at_once, points, size))
-        parts: list[tuple[Callable[..., Array], tuple[Array, ...]]] = [
-            (jnp.exp, (E,)),
-            (lambda c, many: many @ c.T, (c, many)),
-            (lambda E, weights: E @ weights, (E, weights)),
-            (lambda E, u: u @ E, (E, u)),
-        ]
-        total = 0.0
-        for function, arguments in parts:
-            call = functools.partial(compiled(function), *arguments)
-            call()  # compile
-            total += min(_seconds(call)[0] for _ in range(20)) / at_once
-        return total
 
-    states = case["states"]
-    pairs = states * (states + 1) // 2
-    times = 2 if case["predictor"] == "filtered" else 1
-    model = times * pairs * sweep(case["points"], states + 2)
-    return case["steps"] * (model + sweep(case["centroids"], states + 1))
+def _least(function: Callable[..., Array], *arguments: Array) -> float:
+    """CPU seconds of a compiled function at its fastest."""
+    call = functools.partial(compiled(function), *arguments)
+    call()  # compile
+    return min(_seconds(call)[0] for _ in range(20))
+
+
+def _inverse(size: int) -> float:
+    """CPU seconds of factorising and inverting a covariance: what the gradient of a likelihood needs."""
+
+    def solve(K: Array) -> Array:
+        return jsl.cho_solve((jnp.linalg.cholesky(K), True), jnp.eye(size))
+
+    return _least(solve, jnp.eye(size) + 1.0)
 
 
 def _random_episodes(trials: int) -> list[Episode]:
@@ -183,22 +205,50 @@ def _random_episodes(trials: int) -> list[Episode]:
     return [Episode(many.observations[n], many.actions[n]) for n in range(trials)]
 
 
-def _gp_fit(case: Case) -> Callable[[], object]:
+def _gp_fit(case: Case) -> Measured:
     features = cart_pole().dynamics_features
-    x, y = transitions(batch(_random_episodes(case["points"] // 60)), features)
+    x, y = transitions(batch(_random_episodes(case["points"] // STEPS)), features)
     kernel_inputs, linear_inputs = input_masks(features)
-    return lambda: fit_marginal(x, y, kernel_inputs=kernel_inputs, linear_inputs=linear_inputs).gp.weights
+    return Measured(
+        lambda: fit_marginal(x, y, kernel_inputs=kernel_inputs, linear_inputs=linear_inputs),
+        lambda fit: _ordinary_floor(fit, len(x), features.size),
+    )
 
 
-def _evidence_fit(case: Case) -> Callable[[], object]:
+def _ordinary_floor(fit: MarginalFit, points: int, inputs: int) -> float:
+    """Per evaluation the kernel, one inverse, and the sums of the gradient, which are those of a sweep."""
+    return fit.evaluations * (_sweep(points, inputs) + _inverse(points))
+
+
+def _evidence_fit(case: Case) -> Measured:
     task, trials = cart_pole(), batch(_random_episodes(case["trials"]))
-    return lambda: fit_evidence(trials, task.dynamics_features, task.initial).dynamics.gp.weights
+
+    def floor(fit: EvidenceFit) -> float:
+        """Per evaluation the products with the Jacobian, one for the value and one for the gradient, and an inverse."""
+        rows, weights = case["trials"] * (STEPS + 1) * fit.frame.states, fit.parameters.weights.size
+        J = jnp.ones((rows, weights))
+        products = _least(lambda J: J.T @ J, J) + _least(jnp.matmul, J, jnp.eye(weights))
+        return fit.evaluations * (products + _inverse(weights))
+
+    return Measured(lambda: fit_evidence(trials, task.dynamics_features, task.initial), floor)
 
 
-def _direct_fit(case: Case) -> Callable[[], object]:
+def _direct_fit(case: Case) -> Measured:
     task, trials = cart_pole(), batch(_random_episodes(case["trials"]))
-    fit = lambda: fit_direct(trials, task.dynamics_features, task.initial, evaluations=case["evaluations"])  # noqa: E731
-    return lambda: fit().dynamics.gp.weights
+    features = task.dynamics_features
+
+    def floor(fit: DirectFit) -> float:
+        """The sweeps of a filter pass along every trial, and the ordinary training that it starts from."""
+        x, y = transitions(trials, features)
+        kernel_inputs, linear_inputs = input_masks(features)
+        start = fit_marginal(x, y, kernel_inputs=kernel_inputs, linear_inputs=linear_inputs)
+        sweeps = fit.evaluations * case["trials"] * STEPS * _pairs(trials.observations.shape[2])
+        return sweeps * _sweep(case["points"], features.size) + _ordinary_floor(start, len(x), features.size)
+
+    def fit() -> DirectFit:
+        return fit_direct(trials, features, task.initial, points=case["points"], evaluations=case["evaluations"])
+
+    return Measured(fit, floor)
 
 
 def _controller(case: Case) -> Filtered:
@@ -210,17 +260,26 @@ def _controller(case: Case) -> Filtered:
     return Filtered(task.random_policy(jax.random.key(0)).map(), fit.dynamics)
 
 
-def _control_step(case: Case) -> Callable[[], object]:
+def _control_step(case: Case) -> Measured:
     controller, task = _controller(case), cart_pole()
     step = compiled(lambda controller, belief, z: controller.step(belief, z, jax.random.key(0)))
     belief = controller.start(task.initial)
-    return lambda: step(controller, belief, task.initial.mean)
+    return Measured(lambda: step(controller, belief, task.initial.mean), lambda _: _prediction_floor(case), repeats=5)
 
 
-def _executions(case: Case) -> Callable[[], object]:
+def _executions(case: Case) -> Measured:
     controller, task = _controller(case), cart_pole()
     keys = jax.random.split(jax.random.key(0), case["executions"])
-    return lambda: execute_many(task, controller, keys).costs
+    return Measured(
+        lambda: execute_many(task, controller, keys).costs,
+        lambda _: case["executions"] * STEPS * _prediction_floor(case),
+    )
+
+
+def _prediction_floor(case: Case) -> float:
+    """The sums by which the filter predicts one step: values only."""
+    task = cart_pole()
+    return _pairs(len(task.states)) * _sweep(case["points"], task.dynamics_features.size, gradient=False)
 
 
 if __name__ == "__main__":

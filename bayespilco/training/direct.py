@@ -155,7 +155,7 @@ def fit_direct(
         points: How many pseudo-inputs.
         evaluations: At most this many filter passes over all trials, each with its gradient.
         previous: The fit to earlier data.
-        crew: As for `fit_evidence`; here all is one search, so nobody is asked to help.
+        crew: Who computes the ordinary GP's outputs; the search that follows is one.
         on_progress: Called with the fraction done.
 
     Returns:
@@ -168,7 +168,7 @@ def fit_direct(
     kernel_inputs, linear_inputs = input_masks(features)
     model = DirectModel(spread_out(x, points), features, kernel_inputs, linear_inputs)
 
-    starts = [_ordinary_start(x, y, model)]
+    starts = [_ordinary_start(x, y, model, crew)]
     if previous is not None:
         starts.append(_warm_start(x, previous.dynamics, model))
     tried = []
@@ -214,9 +214,11 @@ def _frame(start: DirectParameters, x: np.ndarray, y: np.ndarray, model: DirectM
     return _Frame(x.mean(axis=0), np.where(spread > 0, spread, 1.0), np.where(size > 0, size, 1.0), root)
 
 
-def _ordinary_start(x: np.ndarray, y: np.ndarray, model: DirectModel) -> DirectParameters:
+def _ordinary_start(x: np.ndarray, y: np.ndarray, model: DirectModel, crew: Crew) -> DirectParameters:
     """The ordinary GP, moved onto the pseudo-inputs, with its noise divided among sensors and plant."""
-    fit = fit_marginal(x, y, kernel_inputs=model.kernel_inputs, linear_inputs=model.linear_inputs, snr=500.0)
+    fit = fit_marginal(
+        x, y, kernel_inputs=model.kernel_inputs, linear_inputs=model.linear_inputs, snr=500.0, crew=crew
+    )
     noise = fit.noise_variance
     residual = y - x @ np.asarray(fit.gp.slope).T - np.asarray(fit.gp.offset)
     return _onto_points(x, residual, fit.gp, noise, noise / 2, noise / 100, model)

@@ -5,7 +5,7 @@ observations too), which is why this is only where training starts.
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from bayespilco.compilation import compiled
+from bayespilco.crew import ALONE, Crew
 from bayespilco.gp import GaussianProcess, condition_sparse
 from bayespilco.precision import as_float64, float64
 from bayespilco.training.likelihood import (
@@ -86,6 +87,7 @@ def fit_marginal(
     snr: float = 500.0,
     evaluations: int = 150,
     starts: int = 1,
+    crew: Crew = ALONE,
     on_progress: Callable[[float], object] | None = None,
 ) -> MarginalFit:
     """Train one GP per output on `targets = f(inputs) + noise`, with a linear mean, and condition it on the data.
@@ -102,6 +104,7 @@ def fit_marginal(
         penalty: `"snr"` for `(SNR / snr)^30`, `"curb"` for PILCO v0.9's, which limits the length-scales too.
         evaluations: At most this many per output and start.
         starts: How many different starts to search from; the best result is kept.
+        crew: Who computes; the searches are independent of each other.
 
     Returns:
         The conditioned GP. With too few points to learn anything (no more than linear weights) the start's sizes are
@@ -113,6 +116,8 @@ def fit_marginal(
     in_kernel, in_mean = _mask(kernel_inputs, size, "kernel_inputs"), _mask(linear_inputs, size, "linear_inputs")
     if (kind == "full") != (inducing is None):
         raise ValueError(f'Give inducing points with kind "fitc" or "vfe" and only then; given kind "{kind}".')
+    if evaluations < 1:
+        raise ValueError(f"evaluations must be at least 1; given {evaluations}.")
     if not 1 <= starts <= len(STARTS):
         raise ValueError(f"starts must be between 1 and {len(STARTS)}; given {starts}.")
 
@@ -121,30 +126,27 @@ def fit_marginal(
     scaled, residual = (x - units.centre) / units.spread, (y - units.middle) / units.size
     points = [_padded(scaled, residual[:, a], in_kernel, in_mean) for a in range(outputs)]
     z = None if inducing is None else jnp.asarray((np.asarray(inducing) - units.centre) / units.spread)
-    bounds = [(-3.0, 7.0)] * size + [(-9.0, 9.0)] + [(-9.0, 5.0)] + [(-1e9, 1e9)] * (size + 1)
-
-    found: list[Minimum] = []
-    spent = 0
+    searches = []
     for a in range(outputs):
-        candidates = []
-        for k, (length, noise) in enumerate(STARTS[:starts]):
+        for length, noise in STARTS[:starts]:
             start = np.concatenate([np.full(size, np.log(length)), [0.0, np.log(noise)], slope[a], [0.0]])
+            searches.append(_Search(start, points[a], z, kind, penalty, snr, evaluations if enough else 0))
+    done = 0
 
-            def function(vector: np.ndarray, data: Points = points[a]) -> tuple[float, np.ndarray]:
-                value, gradient = _value_and_gradient(jnp.asarray(vector), data, z, kind, penalty, snr)
-                return float(value), np.asarray(gradient)
+    def watched(search: _Search) -> Minimum:
+        nonlocal done
 
-            def report(fraction: float, done: int = a * starts + k) -> None:
-                if on_progress is not None:
-                    on_progress((done + fraction) / (outputs * starts))
+        def report(fraction: float) -> None:
+            if on_progress is not None:
+                on_progress((done + fraction) / len(searches))
 
-            if enough:
-                candidates.append(minimise(function, start, evaluations=evaluations, bounds=bounds, on_progress=report))
-            else:
-                why = f"{n} points are too few to learn from: the starting sizes were kept"
-                candidates.append(Minimum(start, function(start)[0], 1, why))
-        spent += sum(c.evaluations for c in candidates)
-        found.append(min(candidates, key=lambda c: c.value))
+        minimum = _search(search, report)
+        done += 1
+        return minimum
+
+    minima = crew.map(_search, searches, watched)
+    spent = sum(minimum.evaluations for minimum in minima)
+    found = [min(minima[a * starts : (a + 1) * starts], key=lambda minimum: minimum.value) for a in range(outputs)]
 
     hyper = _unpack(np.stack([m.x for m in found]))
     gp, noise_variance, jitter = _conditioned(x, y, units, hyper, points, in_kernel, in_mean, kind, inducing)
@@ -152,6 +154,33 @@ def fit_marginal(
     return MarginalFit(
         gp, as_float64(noise_variance), as_float64(objective), spent, jitter, tuple(m.stopped for m in found)
     )
+
+
+class _Search(NamedTuple):
+    """A search for one output's hyperparameters: from where, on what, and how long. Without evaluations it stays."""
+
+    start: np.ndarray
+    data: Points
+    inducing: Array | None
+    kind: Kind
+    penalty: Penalty
+    snr: float
+    evaluations: int
+
+
+def _search(search: _Search, on_progress: Callable[[float], None] | None = None) -> Minimum:
+    start, data, inducing, kind, penalty, snr, evaluations = search
+    size = data.inputs.shape[1]
+    bounds = [(-3.0, 7.0)] * size + [(-9.0, 9.0)] + [(-9.0, 5.0)] + [(-1e9, 1e9)] * (size + 1)
+
+    def function(vector: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = _value_and_gradient(jnp.asarray(vector), data, inducing, kind, penalty, snr)
+        return float(value), np.asarray(gradient)
+
+    if evaluations == 0:
+        why = f"{int(data.real.sum())} points are too few to learn from: the starting sizes were kept"
+        return Minimum(start, function(start)[0], 1, why)
+    return minimise(function, start, evaluations=evaluations, bounds=bounds, on_progress=on_progress)
 
 
 @compiled
