@@ -34,8 +34,13 @@ from bayespilco.precision import float64
 from bayespilco.training.minimise import Minimum, minimise
 from bayespilco.training.trajectory import Frame, Parameters, filter_trials, work_out
 
-START = {"length_scale": 2.0, "signal": 0.3, "sensor": 0.2, "process": 0.05}
-"""Where hyperparameters start, in units of the data's spread."""
+STARTS = (
+    {"length_scale": 2.0, "signal": 0.3, "sensor": 0.2, "process": 0.05},
+    {"length_scale": 2.0, "signal": 0.3, "sensor": 0.05, "process": 0.2},
+)
+"""Where hyperparameters start, in units of the data's spread: with doubt in the sensors, or with trust in them. A
+sensor that is doubted may stay so: the model finds a state of its own that explains the others, and calls all that the
+sensor says noise."""
 
 PRIOR = {"length_scale": (2.0, 1.0), "signal": (0.3, 1.5), "sensor": (0.1, 2.0), "process": (0.01, 2.0)}
 """Weak log-normal priors (median in units of the data's spread, standard deviation of the logarithm): what the data say
@@ -108,8 +113,8 @@ def fit_evidence(
         points: Inducing points.
         evaluations: Values and gradients per round.
         rounds: How often the inducing points are placed anew, on what the filter then believes the states were.
-        previous: An earlier fit whose hyperparameters to start from. With few trials a fresh start is tried as well and
-            the better evidence wins.
+        previous: An earlier fit whose hyperparameters to start from. With few trials fresh starts are tried as well,
+            and the best evidence wins.
         crew: Who computes; the starts are independent of each other.
         on_progress: Called with the fraction done.
     """
@@ -120,7 +125,7 @@ def fit_evidence(
         carried = _carry_over(previous.parameters, previous.frame, frame)
         starts.append(_Start(carried, frame, trials, points, evaluations, max(rounds - 1, 1)))
     if previous is None or int(np.sum(np.asarray(trials.observed)[:, 0])) <= FRESH_UNTIL:
-        starts.append(_Start(_start(frame), frame, trials, points, evaluations, rounds))
+        starts += [_Start(_start(frame, start), frame, trials, points, evaluations, rounds) for start in STARTS]
     total, before = sum(start.rounds for start in starts), 0
 
     def watched(start: _Start) -> EvidenceFit:
@@ -292,11 +297,11 @@ def _value_and_gradient(y: Array, p: Parameters, root: Array, frame: Frame, tria
     return jax.value_and_grad(lambda y: negative_log_evidence(_moved(y, p, root), frame, trials))(y)
 
 
-def _start(frame: Frame) -> Parameters:
+def _start(frame: Frame, start: dict[str, float] = STARTS[0]) -> Parameters:
     states, inputs = frame.states, len(frame.kernel_inputs)
 
     def full(shape: tuple[int, ...], name: str) -> Array:
-        return jnp.asarray(np.full(shape, np.log(START[name])))
+        return jnp.asarray(np.full(shape, np.log(start[name])))
 
     return Parameters(
         full((states, inputs), "length_scale"),
@@ -340,7 +345,7 @@ def _place(
     frame = Frame(features, jnp.asarray(centre), jnp.asarray(scale), jnp.zeros((points, features.size)), initial)
     used = frame.kernel_inputs
     scaled = (at - centre) / scale
-    lengths = np.full((1, len(used)), START["length_scale"]) if lengths is None else (lengths / scale)[:, used]
+    lengths = np.full((1, len(used)), STARTS[0]["length_scale"]) if lengths is None else (lengths / scale)[:, used]
     chosen = scaled[_spread_out(scaled[:, used], lengths, points)]
     # Too few distinct inputs: the rest of the points go where no data are, each on its own, and say nothing.
     far = 1e3 * (1 + np.arange(points - len(chosen)))[:, None] * np.ones(features.size)
