@@ -13,21 +13,23 @@ from bayespilco.tasks.task import Component, Pose, Task, diagonal, hold
 MASS = 0.5  # kg, of each link
 LENGTH = 0.5  # m, of each link
 GRAVITY = 9.82  # m/s^2
+FRICTION = 0.1  # Nms/rad, of each joint
 COST_WIDTH = 0.5  # m
 
 
 def derivative(x: Float[Array, " state"], u: Float[Array, " action"]) -> Float[Array, " state"]:
-    """Two uniform rods without friction; both angles are measured from upright.
+    """Two uniform rods; both angles are measured from upright.
 
     The motor in the shoulder turns the inner link against the ground, that in the elbow the outer link against the
-    inner one, which feels its reaction.
+    inner one, which feels its reaction. Both have friction: without, they would spin the links up without end.
     """
     m, l, g = MASS, LENGTH, GRAVITY
     inner, outer, a, b = x
+    shoulder, elbow = u[0] - FRICTION * a, u[1] - FRICTION * (b - a)
     s, c = jnp.sin(inner - outer), jnp.cos(inner - outer)
     # The Lagrangian's mass matrix, over m l^2: [[4/3, c/2], [c/2, 1/3]].
-    first = (u[0] - u[1]) / (m * l**2) + 3 / 2 * g / l * jnp.sin(inner) - b**2 * s / 2
-    second = u[1] / (m * l**2) + g / (2 * l) * jnp.sin(outer) + a**2 * s / 2
+    first = (shoulder - elbow) / (m * l**2) + 3 / 2 * g / l * jnp.sin(inner) - b**2 * s / 2
+    second = elbow / (m * l**2) + g / (2 * l) * jnp.sin(outer) + a**2 * s / 2
     determinant = 4 / 9 - c**2 / 4
     return jnp.stack([a, b, (first / 3 - c * second / 2) / determinant, (4 * second / 3 - c * first / 2) / determinant])
 
@@ -39,10 +41,7 @@ def pose(x: np.ndarray) -> Pose:
 
 @float64
 def double_pendulum() -> Task:
-    """The double pendulum's swing-up in the manner of the thesis, ten samples a second, through noisier sensors.
-
-    A link may turn by half a turn between two samples: that is little data of much motion.
-    """
+    """The double pendulum's swing-up in the manner of the thesis, ten samples a second, through noisier sensors."""
     dt = 0.1
     # The tip's distance from upright: l (sin + sin, cos + cos - 2).
     C = LENGTH * np.array([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]])
