@@ -87,6 +87,10 @@ HOPELESS = 2 / 3
 """The share of the highest possible cost above which it starts afresh later too. Going on from a policy that, say,
 spins the pole for ever leads nowhere: new data are of spinning again, and the next policy spins better."""
 
+IN_PARTS = 8
+"""Of the budget of a search, the share that goes into each way of predicting in parts. Such an evaluation takes as long
+as sixteen others, and the next episode goes on from there."""
+
 FRESH = 4
 """Random policies to start afresh from."""
 
@@ -181,7 +185,7 @@ def learn_episode(
         [record.policy for record in records],
         fresh,
         evaluations=settings.evaluations,
-        in_parts=settings.in_parts and n >= EARLY,
+        in_parts=max(settings.evaluations // IN_PARTS, 1) if settings.in_parts and n >= EARLY else 0,
         made_in_parts=[record.policy for record in records[EARLY:]],
         crew=crew,
         on_progress=report("improve"),

@@ -249,6 +249,7 @@ def reproduce(
     collecting: Annotated[int, typer.Option(help="Budget of a policy search while data are collected.")] = 150,
     collecting_points: Annotated[int, typer.Option(help="Inducing points while data are collected.")] = 50,
     evaluations: Annotated[int, typer.Option(help="Budget of a policy search of the comparison.")] = 150,
+    in_parts: Annotated[int, typer.Option(help="Then, in each of three ways of predicting in parts.")] = 40,
     workers: Annotated[int | None, typer.Option(help="Processes at a time.", show_default="one per core")] = None,
     dask: Annotated[
         str | None, typer.Option(help="Address of a Dask scheduler whose workers share the directory.")
@@ -267,7 +268,7 @@ def reproduce(
             raise ValueError(f"--{name} must be at least {lowest}; given {value}.")
     if workers is not None and workers < 1:
         raise ValueError(f"--workers must be at least 1; given {workers}.")
-    study = Study(task, episodes, points, collecting, collecting_points, evaluations, executions, samples)
+    study = Study(task, episodes, points, collecting, collecting_points, evaluations, in_parts, executions, samples)
     claim(study, out)
     console = Console(highlight=False)
     wanted = range(first_seed, first_seed + seeds)

@@ -221,7 +221,7 @@ def search(
     fresh: Sequence[Policy],
     *,
     evaluations: int = 150,
-    in_parts: bool = False,
+    in_parts: int = 0,
     made_in_parts: Sequence[Policy] = (),
     crew: Crew = ALONE,
     on_progress: Callable[[float, float], None] | None = None,
@@ -238,7 +238,7 @@ def search(
     made for them, if it comes further. `cost` and `problem` of the result are the last one's.
 
     `evaluations` is the budget of each search in the narrow problem; in the wide one it is a third of that, and in
-    each way of cutting an eighth. `on_progress` is called with the fraction done and the best cost so far.
+    each way of cutting it is `in_parts`. `on_progress` is called with the fraction done and the best cost so far.
     """
     if not earlier and not fresh:
         raise ValueError("A policy search needs a policy to start from: give `earlier` or `fresh` ones.")
@@ -271,7 +271,7 @@ def search(
     best = min(crew.map(_descend, starts, watched), key=lambda each: each.cost)
     if not cuts:
         return best
-    over, budget = len(starts), max(evaluations // 8, 1)
+    over = len(starts)
     goes_on = [best.policy]
     if made_in_parts and cuts[0].value(made := min(made_in_parts, key=cuts[0].value)) < cuts[0].value(best.policy):
         goes_on.append(made)
@@ -279,18 +279,20 @@ def search(
     # those made in parts may try, as a few evaluations tell too little about any other: it may be good in parts by
     # doing little, and have nowhere to go from there.
     # BFGS goes on with what it knows of the curvature: else a third of so few evaluations finds out how far to step.
-    tries = [_Descent(each, [(cuts[0], budget)], best.curvature) for each in goes_on]
-    best = min(crew.map(_descend, tries), key=lambda each: each.cost)
-    for cut in cuts[1:]:
-        over += 1
+    if len(goes_on) > 1:
+        tries = [_Descent(each, [(cuts[0], in_parts)], best.curvature) for each in goes_on]
+        best = min(crew.map(_descend, tries), key=lambda each: each.cost)
+        cuts, over = cuts[1:], over + 1
+    for cut in cuts:
         best = improve(
             best.policy,
             cut,
-            evaluations=budget,
+            evaluations=in_parts,
             curvature=best.curvature,
             crew=crew,
-            on_evaluation=lambda n, J: report(n, J, budget),
+            on_evaluation=lambda n, J: report(n, J, in_parts),
         )
+        over += 1
     return best
 
 

@@ -93,7 +93,7 @@ def test_a_policy_search_finds_the_same_with_helpers() -> None:
     task, dynamics = run.task, run.dynamics
     problem = Problem(Filtered(), dynamics, task.initial, task.cost, task.steps)
     earlier = [record.policy for record in run.records]
-    alone = search(problem, earlier, earlier, evaluations=8, in_parts=True)
+    alone = search(problem, earlier, earlier, evaluations=8, in_parts=1)
     progress: list[float] = []
     with Crew(2) as crew:
         helped = search(
@@ -101,7 +101,7 @@ def test_a_policy_search_finds_the_same_with_helpers() -> None:
             earlier,
             earlier,
             evaluations=8,
-            in_parts=True,
+            in_parts=1,
             crew=crew,
             on_progress=lambda done, _: progress.append(done),
         )

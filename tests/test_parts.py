@@ -92,10 +92,10 @@ def test_a_search_ends_in_parts_where_they_can_be_told_apart() -> None:
     problem = Problem(Filtered(), run.dynamics, task.initial, task.cost, task.steps)
     progress: list[float] = []
     found = search(
-        problem, [policy], [], evaluations=16, in_parts=True, on_progress=lambda done, _: progress.append(done)
+        problem, [policy], [], evaluations=16, in_parts=2, on_progress=lambda done, _: progress.append(done)
     )
     last = problem.cut(CUTS - 1)
-    assert found.evaluations == 2, "an eighth of the budget"
+    assert found.evaluations == 2
     assert np.isclose(found.cost, last.value(found.policy), rtol=1e-12)
     assert np.isclose(found.cost, found.problem.value(found.policy), rtol=1e-12)
     assert found.cost <= last.value(policy)
@@ -109,8 +109,8 @@ def test_learning_predicts_in_parts_when_the_first_episodes_are_over(monkeypatch
     settings = dataclasses.replace(run.settings, evaluations=3, points=4)
     asked: list[bool] = []
 
-    def searched(*arguments: object, in_parts: bool, **named: object) -> object:
-        asked.append(in_parts)
+    def searched(*arguments: object, in_parts: int, **named: object) -> object:
+        asked.append(in_parts > 0)
         return search(*arguments, in_parts=in_parts, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(algorithm, "search", searched)
@@ -132,7 +132,7 @@ def test_only_policies_made_in_parts_compete_in_parts() -> None:
     policies = [run.policy, improve(run.policy, cut, evaluations=12).policy]
     assert cut.value(policies[1]) < cut.value(policies[0])
     found = [
-        search(problem, policies[:1], [], evaluations=1, in_parts=True, made_in_parts=made)
+        search(problem, policies[:1], [], evaluations=1, in_parts=1, made_in_parts=made)
         for made in ([], policies[1:])
     ]
     last = problem.cut(CUTS - 1)  # with one evaluation, policies stay what they are

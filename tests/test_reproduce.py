@@ -30,7 +30,9 @@ from bayespilco.experiments.jobs import Ended, Job, Status, perform
 from bayespilco.experiments.page import write_page
 from bayespilco.experiments.reproduce import reproduce, seed_jobs
 
-TINY = Study("spring", 2, 6, collecting=4, collecting_points=6, evaluations=4, executions=8, samples=10, direct=4)
+TINY = Study(
+    "spring", 2, 6, collecting=4, collecting_points=6, evaluations=4, in_parts=1, executions=8, samples=10, direct=4
+)
 
 
 class Here:

@@ -27,6 +27,7 @@ from jaxtyping import Array, Float
 
 from bayespilco import prediction
 from bayespilco.algorithm import FRESH, METHODS, Fit, find
+from bayespilco.crew import Crew
 from bayespilco.episode import batch
 from bayespilco.execution import execute_many, rehearse
 from bayespilco.improvement import Problem, search
@@ -61,6 +62,8 @@ class Study:
     """Inducing points of the models that the data are collected with."""
     evaluations: int = 150
     """Evaluations of each policy search of the comparison."""
+    in_parts: int = 40
+    """Then, in each way of predicting in parts. More than `learn` takes: here no later episode goes on from there."""
     executions: int = 100
     samples: int = 200
     """Drawn plants for the sampled prediction."""
@@ -192,7 +195,7 @@ def train(study: Study, training: str, directory: Path) -> None:
 
 
 @float64
-def compare(study: Study, seed: int, part: Part, directory: Path) -> None:
+def compare(study: Study, seed: int, part: Part, directory: Path, workers: int = 1) -> None:
     """Optimise a part's policy on the model of the common data, predict it, execute it, and rehearse it."""
     clock, task, run = Clock(), study.make_task(), Run.load(directory / "data")
     fit = read_model(study, directory, part.training).fit
@@ -200,7 +203,9 @@ def compare(study: Study, seed: int, part: Part, directory: Path) -> None:
     problem = Problem(part.predictor, dynamics, task.initial, task.cost, task.steps)
     earlier = [record.policy for record in run.records]
     fresh = fresh_policies(task, seed)
-    found = search(problem, earlier, fresh, evaluations=study.evaluations, in_parts=part.in_parts)
+    in_parts = study.in_parts if part.in_parts else 0
+    with Crew(workers) as crew:
+        found = search(problem, earlier, fresh, evaluations=study.evaluations, in_parts=in_parts, crew=crew)
     predicted = found.problem.prediction(found.policy)
     executions, samples, plants = (
         jax.random.split(_key(seed, purpose), count)

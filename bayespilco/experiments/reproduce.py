@@ -37,7 +37,7 @@ def seed_jobs(study: Study, seed: int, directory: Path, *, ablations: bool, work
     def compare(part: Part) -> Job:
         needs = (data, comparison.model_file(where, part.training))
         result = comparison.part_file(where, part)
-        return Job(f"seed {seed}: {part.name}", result, comparison.compare, (study, seed, part, where), needs)
+        return Job(f"seed {seed}: {part.name}", result, comparison.compare, (study, seed, part, where, workers), needs)
 
     # Of the parts that can run at the same time, the longest first.
     jobs = [collect, train("evidence"), *map(compare, reversed(PARTS))]
@@ -72,7 +72,7 @@ def reproduce(
     """
     claim(study, directory)
     directory = directory.resolve()
-    # With fewer data sets than cores, some would have nothing to do while data are collected.
+    # With fewer data sets than cores, some would have nothing to do while data are collected, or the longest part ends.
     workers = max(1, place.size // len(seeds)) if isinstance(place, Local) else 1
     each = {
         seed: seed_jobs(study, seed, directory, ablations=n < ablations, workers=workers)

@@ -216,9 +216,7 @@ def _frame(start: DirectParameters, x: np.ndarray, y: np.ndarray, model: DirectM
 
 def _ordinary_start(x: np.ndarray, y: np.ndarray, model: DirectModel, crew: Crew) -> DirectParameters:
     """The ordinary GP, moved onto the pseudo-inputs, with its noise divided among sensors and plant."""
-    fit = fit_marginal(
-        x, y, kernel_inputs=model.kernel_inputs, linear_inputs=model.linear_inputs, snr=500.0, crew=crew
-    )
+    fit = fit_marginal(x, y, kernel_inputs=model.kernel_inputs, linear_inputs=model.linear_inputs, snr=500.0, crew=crew)
     noise = fit.noise_variance
     residual = y - x @ np.asarray(fit.gp.slope).T - np.asarray(fit.gp.offset)
     return _onto_points(x, residual, fit.gp, noise, noise / 2, noise / 100, model)
