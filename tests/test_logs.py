@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bayespilco import Run, Settings, algorithm, deployment, logs, tasks
-from bayespilco.improvement import Improvement
+from bayespilco.improvement import Improvement, Problem
 from bayespilco.plants import Rig
 from tests.small_run import small_run
 
@@ -101,9 +101,11 @@ def test_learning_starts_from_logged_episodes(file: Path, monkeypatch: pytest.Mo
         return record.fit
 
     monkeypatch.setitem(algorithm.TRAINING, "evidence", train)
-    monkeypatch.setattr(
-        algorithm, "search", lambda problem, *_, **__: Improvement(record.policy, problem, 1.0, 3, "enough", np.ones(3))
-    )
+
+    def search(problem: Problem, *_: object, **__: object) -> Improvement:
+        return Improvement(record.policy, problem, 1.0, 3, "enough", np.ones(3), np.eye(4))
+
+    monkeypatch.setattr(algorithm, "search", search)
     first = algorithm.learn_episode(task, Settings(episodes=2))
     assert first.episode is task.logged[-1]
     second = algorithm.learn_episode(task, Settings(episodes=2), [first])

@@ -15,6 +15,7 @@ but the study and the seed, so parts may be computed in any order, anywhere.
 
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -122,13 +123,17 @@ class Taken(eqx.Module):
 
 
 class Clock:
-    """Started when made."""
+    """Started when made. CPU seconds are those of this process, and of its helpers that have ended."""
 
     def __init__(self) -> None:
-        self.began, self._wall, self._cpu = time.time(), time.monotonic(), time.process_time()
+        self.began, self._wall, self._cpu = time.time(), time.monotonic(), self._cpu_seconds()
 
     def taken(self) -> Taken:
-        return Taken(self.began, time.monotonic() - self._wall, time.process_time() - self._cpu)
+        return Taken(self.began, time.monotonic() - self._wall, self._cpu_seconds() - self._cpu)
+
+    @staticmethod
+    def _cpu_seconds() -> float:
+        return sum(os.times()[:4])
 
 
 class Outcome(eqx.Module):
@@ -158,7 +163,7 @@ def collect(study: Study, seed: int, directory: Path, workers: int = 1) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     earlier: list[dict[str, float]] = json.loads(spent.read_text()) if spent.exists() else []
 
-    def note(_: Run) -> None:
+    def note(_: Run | None = None) -> None:
         write(spent, json.dumps([*earlier, dataclasses.asdict(clock.taken())]).encode())
 
     data = directory / "data"
@@ -177,6 +182,7 @@ def collect(study: Study, seed: int, directory: Path, workers: int = 1) -> None:
             callbacks=[note],
             workers=workers,
         )
+    note()  # helpers have ended only now
     write(marker, spent.read_bytes())
 
 
