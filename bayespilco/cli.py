@@ -68,7 +68,7 @@ def _show_version(wanted: bool) -> bool:
     return wanted
 
 
-@app.callback(epilog="Start with `bayespilco learn spring` (half a minute); then `bayespilco learn cart-pole` (15).")
+@app.callback(epilog="Start with `bayespilco learn spring` (half a minute); then `bayespilco learn cart-pole` (10).")
 def bayespilco(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
