@@ -88,8 +88,8 @@ HOPELESS = 2 / 3
 spins the pole for ever leads nowhere: new data are of spinning again, and the next policy spins better."""
 
 IN_PARTS = 8
-"""Of the budget of a search, the share that goes into each way of predicting in parts. Such an evaluation takes as long
-as sixteen others, and the next episode goes on from there."""
+"""One in this many evaluations of a search's budget is what each way of predicting in parts gets. Such an evaluation
+takes as long as sixteen others, and the next episode goes on from there."""
 
 FRESH = 4
 """Random policies to start afresh from."""
