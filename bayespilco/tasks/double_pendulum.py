@@ -1,4 +1,7 @@
-"""A double pendulum with a motor in each joint, to be swung up and balanced (after Deisenroth 2010): two actions."""
+"""A double pendulum with a motor in each joint, to be swung up and balanced (after Deisenroth 2010): two actions.
+
+The shoulder's motor can lift the links folded, 2.5 Nm, but not stretched out, 4.9 Nm: they have to be swung.
+"""
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +17,9 @@ MASS = 0.5  # kg, of each link
 LENGTH = 0.5  # m, of each link
 GRAVITY = 9.82  # m/s^2
 FRICTION = 0.1  # Nms/rad, of each joint
+MOTORS = (3.0, 3.0)  # Nm
+"""With the 2 Nm of the original program policy search fails even where nothing has to be learned: on the true equations,
+with perfect sensors, the best of three searches ended at 19 of 26; with 3 Nm at 7."""
 COST_WIDTH = 0.5  # m
 
 
@@ -58,7 +64,7 @@ def double_pendulum() -> Task:
         dt=dt,
         steps=25,
         plant=_PLANT,
-        action_limits=[2.0, 2.0],
+        action_limits=MOTORS,
         initial=Gaussian([np.pi, np.pi, 0.0, 0.0], diagonal(0.01, 0.01, 0.1, 0.1)),
         sensor_std=[0.02, 0.02, 0.02 / dt, 0.02 / dt],
         cost=SaturatingCost(AngleFeatures((0, 1), ()), [0.0, 1.0, 0.0, 1.0], C.T @ C / COST_WIDTH**2),
