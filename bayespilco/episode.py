@@ -11,7 +11,8 @@ from jaxtyping import Array, Bool, Float
 from bayespilco.precision import as_float64, is_concrete
 
 
-def _optional(value: object) -> Array | None:
+def optional_float64(value: object) -> Array | None:
+    """The converter of array fields that may be None."""
     return None if value is None else as_float64(value)
 
 
@@ -21,9 +22,9 @@ class Episode(eqx.Module):
     observations: Float[Array, "times state"] = eqx.field(converter=as_float64)
     """NaN where a sample is missing. A model learns from complete samples, and bridges those with anything missing."""
     actions: Float[Array, "steps action"] = eqx.field(converter=as_float64)
-    states: Float[Array, "times state"] | None = eqx.field(converter=_optional, default=None)
+    states: Float[Array, "times state"] | None = eqx.field(converter=optional_float64, default=None)
     """The latent states, known only in simulation; no learner looks at them."""
-    costs: Float[Array, " times"] | None = eqx.field(converter=_optional, default=None)
+    costs: Float[Array, " times"] | None = eqx.field(converter=optional_float64, default=None)
     """The costs of the latent states; on a real plant, of the observations."""
 
     def __check_init__(self) -> None:

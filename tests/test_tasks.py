@@ -7,13 +7,15 @@ from types import ModuleType
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from jaxtyping import Array
 from scipy.integrate import solve_ivp
 
-from bayespilco import Episode, Gaussian, Task, execute_many, tasks
+from bayespilco import AngleFeatures, Episode, Gaussian, SaturatingCost, Task, execute_many, tasks
 from bayespilco.execution import RandomActions
+from bayespilco.tasks import Component
 from bayespilco.tasks.cart_pole import CART_MASS, GRAVITY, POLE_LENGTH, POLE_MASS, derivative
 from bayespilco.tasks.task import hold
 from tests import golden
@@ -127,9 +129,10 @@ def test_pendulums_obey_lagrange(
 WIDTHS = {"cart-pole": 0.1, "pendulum": 0.5, "double-pendulum": 0.5, "spring": 0.25}
 
 
-@pytest.mark.parametrize(("name", "width"), WIDTHS.items())
-def test_the_cost_is_of_the_distance_that_the_drawing_shows(name: str, width: float) -> None:
-    task = TASKS[name]
+@pytest.mark.parametrize("name", TASKS)
+def test_the_cost_is_of_the_distance_that_the_drawing_shows(name: str) -> None:
+    """And so it is lowest where the drawing's last point is at its goal."""
+    task, width = TASKS[name], WIDTHS[name]
     assert task.pose is not None
     for x in np.random.default_rng(0).normal(size=(5, len(task.states))):
         pose = task.pose(x)
@@ -187,6 +190,14 @@ def test_sensors_err_independently_per_channel_and_step(name: str) -> None:
     assert np.abs(first.std(axis=0) - 1).max() < 5 / np.sqrt(400)
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_every_component_has_a_name_and_a_unit(name: str) -> None:
+    task = TASKS[name]
+    for component in (*task.states, *task.actions):
+        assert component.name and component.unit and str(component) == f"{component.name} [{component.unit}]"
+    assert all(task.states[angle].unit == "rad" for angle in task.angles)
+
+
 def test_components_say_what_they_are() -> None:
     names = [str(component) for component in (*tasks.cart_pole().states, *tasks.cart_pole().actions)]
     assert names == [
@@ -206,16 +217,44 @@ def test_components_say_what_they_are() -> None:
         ({"action_limits": [0.0]}, "action_limits must be positive"),
         ({"action_limits": [np.inf]}, "action_limits must be positive and finite"),
         ({"steps": 0}, "steps must be at least 1"),
+        ({"steps": 2.5}, "steps must be at least 1, and an integer; given steps = 2.5"),
         ({"dt": 0.0}, "dt must be positive"),
+        ({"dt": np.inf}, "dt must be positive and finite"),
         ({"angles": (2,)}, "angles must be different indices"),
+        ({"angles": (1, 1)}, "angles must be different indices"),
+        (
+            {"cost": SaturatingCost(AngleFeatures((7,), ()), [0.0, 1.0], np.eye(2))},
+            r"cost.features must .*angles=\(7,\)",
+        ),
+        ({"cost": SaturatingCost(AngleFeatures((), (-1,)), [0.0], np.eye(1))}, r"cost.features must .*keep=\(-1,\)"),
+        ({"centroids": 0}, "centroids must be at least 1"),
+        ({"centroids": 2.5}, "centroids must be at least 1, and an integer"),
+        (
+            {"policy_spread": [1.0, 2.0, 3.0]},
+            r"policy_spread must be positive, and one or one per policy feature \(2\)",
+        ),
+        ({"policy_spread": [1.0, np.nan]}, "policy_spread must be positive"),
+        ({"policy_length_scales": [[1.0], [2.0]]}, "policy_length_scales must be positive, and one or one per"),
+        ({"policy_length_scales": -1.0}, "policy_length_scales must be positive"),
+        (
+            {"states": (Component("x", "m"), Component("x", "s"))},
+            r"names must differ, .*given names = \('x', 'x', 'force'\)",
+        ),
+        ({"actions": (Component("velocity", "V"),)}, "names must differ"),
+        ({"states": (Component("x", "m"), Component("time", "s"))}, "names must differ, also from a log's columns"),
+        ({"actions": (Component("episode [N]", ""),)}, "names must differ, also from a log's columns"),
         ({"initial": Gaussian([0.0], [[1.0]])}, "initial must be a Gaussian over the 2 states"),
         ({"policy_kind": "deep"}, "policy_kind must be"),
         ({"sensor_std": None}, "sensor_std is needed for a simulation"),
         ({"logged": (Episode(np.zeros((3, 2)), np.zeros((2, 2))),)}, "logged must be episodes of 2 states"),
     ],
 )
-def test_a_task_that_makes_no_sense_is_refused(change: dict[str, object], sentence: str) -> None:
+def test_a_task_that_makes_no_sense_is_refused(
+    change: dict[str, object], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also without the checks of annotations that the tests have, and users do not."""
     task = tasks.spring()
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     fields = {name: getattr(task, name) for name in Task.__dataclass_fields__}
     with pytest.raises(ValueError, match=sentence):
         Task(**(fields | change))

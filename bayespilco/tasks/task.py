@@ -2,7 +2,9 @@
 
 import dataclasses
 import difflib
+import operator
 from collections.abc import Callable
+from numbers import Integral
 
 import equinox as eqx
 import jax
@@ -12,18 +14,18 @@ from jaxtyping import Array, Float
 
 from bayespilco.compilation import compiled
 from bayespilco.cost import SaturatingCost
-from bayespilco.episode import Episode
+from bayespilco.episode import Episode, optional_float64
 from bayespilco.features import AngleFeatures
 from bayespilco.gaussian import Gaussian
 from bayespilco.plants import Rig
 from bayespilco.policy import LinearPolicy, Policy, RBFPolicy
-from bayespilco.precision import as_float64, float64
+from bayespilco.precision import as_float64, float64, is_concrete
 
 Simulation = Callable[[Float[Array, " state"], Float[Array, " action"]], Float[Array, " state"]]
 
 
-def _optional(value: object) -> Array | None:
-    return None if value is None else as_float64(value)
+LOG_COLUMNS = ("episode", "time")
+"""What stands in a log beside the states and actions (see `bayespilco.logs`)."""
 
 
 class Component(eqx.Module):
@@ -67,7 +69,7 @@ class Task(eqx.Module):
     """Actions lie between minus and plus this."""
     initial: Gaussian
     """The distribution of first states, and so the belief before the first observation."""
-    sensor_std: Float[Array, " state"] | None = eqx.field(converter=_optional)
+    sensor_std: Float[Array, " state"] | None = eqx.field(converter=optional_float64)
     """What a simulation adds to its observations. None if the plant has sensors of its own."""
     cost: SaturatingCost
     policy_kind: str = eqx.field(static=True, default="rbf")
@@ -81,22 +83,30 @@ class Task(eqx.Module):
     """What the plant looks like in a state, if it can be drawn."""
 
     def __check_init__(self) -> None:
-        n, m = len(self.states), len(self.actions)
+        n, m, features = len(self.states), len(self.actions), self.policy_features.size
+        noise, spread, scales = self.sensor_std, self.policy_spread, self.policy_length_scales
+        of_cost = self.cost.features.angles + self.cost.features.keep
+        one_or_each = ((), (1,), (features,))
         checks = {
+            "names must differ, also from a log's columns, episode and time": _different(self.names + LOG_COLUMNS),
             f"initial must be a Gaussian over the {n} states": self.initial.size == n,
-            f"sensor_std must have one entry per state ({n})": self.sensor_std is None or self.sensor_std.shape == (n,),
-            "sensor_std is needed for a simulation": self.sensor_std is not None or isinstance(self.plant, Rig),
+            "sensor_std is needed for a simulation": noise is not None or isinstance(self.plant, Rig),
+            f"sensor_std must have one entry per state ({n})": noise is None or noise.shape == (n,),
+            "sensor_std must be positive and finite (perfect sensors: say 1e-4 of the range)": noise is None
+            or _positive(noise),
             f"action_limits must have one entry per action ({m})": self.action_limits.shape == (m,),
-            "action_limits must be positive and finite": bool(
-                (np.asarray(self.action_limits) > 0).all() and np.isfinite(np.asarray(self.action_limits)).all()
-            ),
-            "sensor_std must be positive and finite (perfect sensors: say 1e-4 of the range)": self.sensor_std is None
-            or bool((np.asarray(self.sensor_std) > 0).all() and np.isfinite(np.asarray(self.sensor_std)).all()),
-            "steps must be at least 1": self.steps >= 1,
-            "dt must be positive": self.dt > 0,
-            f"angles must be different indices of states, 0 to {n - 1}": len(set(self.angles)) == len(self.angles)
-            and all(0 <= a < n for a in self.angles),
+            "action_limits must be positive and finite": _positive(self.action_limits),
+            "steps must be at least 1, and an integer": _counts(self.steps),
+            "dt must be positive and finite": 0 < self.dt < np.inf,
+            f"angles must be different indices of states, 0 to {n - 1}": _different(self.angles)
+            and _indices(self.angles, n),
+            f"cost.features must be of states, 0 to {n - 1}": _indices(of_cost, n),
             "policy_kind must be 'rbf' or 'linear'": self.policy_kind in ("rbf", "linear"),
+            "centroids must be at least 1, and an integer": _counts(self.centroids),
+            f"policy_spread must be positive, and one or one per policy feature ({features})": _positive(spread)
+            and spread.shape in one_or_each,
+            f"policy_length_scales must be positive, and one or one per policy feature ({features})": _positive(scales)
+            and scales.shape in one_or_each,
             f"logged must be episodes of {n} states and {m} actions": all(
                 (e.observations.shape[1], e.actions.shape[1]) == (n, m) for e in self.logged
             ),
@@ -104,7 +114,12 @@ class Task(eqx.Module):
         for sentence, holds in checks.items():
             if not holds:
                 name = sentence.split()[0]
-                raise ValueError(f"Task {self.name!r}: {sentence}; given {name} = {getattr(self, name)}.")
+                raise ValueError(f"Task {self.name!r}: {sentence}; given {name} = {operator.attrgetter(name)(self)}.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What states and actions are called, without units: a log's columns are found by these."""
+        return tuple(str(component).partition(" [")[0] for component in self.states + self.actions)
 
     @property
     def dynamics_features(self) -> AngleFeatures:
@@ -133,9 +148,24 @@ class Task(eqx.Module):
         )
 
 
-def hold(
-    derivative: Callable[[Array, Array], Array], dt: float, substeps: int
-) -> Callable[[Float[Array, " state"], Float[Array, " action"]], Float[Array, " state"]]:
+def _positive(value: Array) -> bool:
+    """Positive and finite, as far as can be known: while JAX traces, an array has a shape but no numbers."""
+    return not is_concrete(value) or bool(((np.asarray(value) > 0) & np.isfinite(value)).all())
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, Integral) and int(value) >= 1
+
+
+def _different(values: tuple[object, ...]) -> bool:
+    return len(set(values)) == len(values)
+
+
+def _indices(values: tuple[int, ...], size: int) -> bool:
+    return all(0 <= value < size for value in values)
+
+
+def hold(derivative: Callable[[Array, Array], Array], dt: float, substeps: int) -> Simulation:
     """The plant that follows an ODE while the action is held for `dt`: `substeps` Runge-Kutta steps of order 4."""
     h = dt / substeps
 
