@@ -13,8 +13,9 @@
 To import this module registers `bayespilco/CartPole-v0` and the other tasks with Gymnasium.
 """
 
+import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import equinox as eqx
 import gymnasium as gym
@@ -22,6 +23,7 @@ import jax
 import numpy as np
 from gymnasium import spaces
 
+from bayespilco.algorithm import find
 from bayespilco.cost import SaturatingCost
 from bayespilco.features import AngleFeatures
 from bayespilco.gaussian import Gaussian
@@ -35,18 +37,22 @@ RESETS = 200
 FAR = 1e6
 """Gymnasium wants observations to have bounds; this is beyond any."""
 
-Entry = int | tuple[int, int]
+Entry = SupportsIndex | tuple[SupportsIndex, SupportsIndex]
 """The observation's entry that is a state; or the two that are an angle's sine and cosine."""
+
+Indices = tuple[int, ...]
+"""The same, checked: one index or two."""
 
 
 class EnvironmentPlant:
     """An environment as a plant, its observations as states, with noise added to them."""
 
-    def __init__(self, env: gym.Env, entries: Sequence[Entry], sensor_std: Sequence[float] | np.ndarray) -> None:
-        if not isinstance(env.action_space, spaces.Box) or not env.action_space.is_bounded():
-            raise ValueError(f"The actions must be continuous and bounded (a Box); these are {env.action_space}.")
+    def __init__(self, env: gym.Env, entries: Sequence[Indices], sensor_std: Sequence[float] | np.ndarray) -> None:
+        space = env.action_space
+        if not isinstance(space, spaces.Box) or not space.is_bounded() or not np.issubdtype(space.dtype, np.floating):
+            raise ValueError(f"The actions must be continuous and bounded (a Box of floats); these are {space}.")
         self.env, self.entries, self.sensor_std = env, entries, np.asarray(sensor_std, dtype=np.float64)
-        low, high = (np.ravel(side).astype(np.float64) for side in (env.action_space.low, env.action_space.high))
+        low, high = (np.ravel(side).astype(np.float64) for side in (space.low, space.high))
         self.middle, self.limits = (low + high) / 2, (high - low) / 2
         self.start = np.zeros(len(entries))
         """Near which an episode's first angles are: of those that differ by turns, the nearest is taken."""
@@ -76,10 +82,10 @@ class EnvironmentPlant:
 
     def _observe(self, observation: Any, before: np.ndarray) -> np.ndarray:
         values = np.ravel(observation).astype(np.float64)
-        self.state = np.empty(len(self.entries))
+        self.state = self.true_state = np.empty(len(self.entries))
         for i, entry in enumerate(self.entries):
-            if isinstance(entry, int):
-                self.state[i] = values[entry]
+            if len(entry) == 1:
+                self.state[i] = values[entry[0]]
             else:  # an angle goes on where it was, and does not jump by a turn
                 angle = np.arctan2(values[entry[0]], values[entry[1]])
                 self.state[i] = angle + 2 * np.pi * np.round((before[i] - angle) / (2 * np.pi))
@@ -112,25 +118,29 @@ def task(
             matter.
         sensor_std: The noise to add to each state. (Models that are learned here need a little.)
         angles: Which of the states are angles in radians; those given by sine and cosine are anyway.
-        steps: Actions per episode; by default as many as the environment allows.
+        steps: Actions per episode; at most, and by default, as many as the environment allows.
         dt: Sampling period in seconds, if the environment does not say.
         initial: The distribution of first states; by default estimated from many resets.
         actions: Names and units.
         options: Whatever else a `Task` takes, such as `policy_spread`.
     """
     env = gym.make(env) if isinstance(env, str) else env
-    plant = EnvironmentPlant(env, list(states.values()), sensor_std)
-    initial = initial or _where_it_starts(plant)
-    plant.start = np.asarray(initial.mean)
-    names = list(states)
+    names, entries = list(states), _indices(env, states)
+    plant = EnvironmentPlant(env, list(entries.values()), sensor_std)
     if unknown := [each for each in angles if each not in names]:
         raise ValueError(f"angles must be among the states, {', '.join(names)}; given {unknown[0]!r}.")
-    turning = tuple(i for i, (n, entry) in enumerate(states.items()) if n in angles or not isinstance(entry, int))
-    given = env.spec.max_episode_steps if env.spec is not None else None
-    steps, dt = steps or given, dt or getattr(env.unwrapped, "dt", None)
+    turning = tuple(i for i, (n, entry) in enumerate(entries.items()) if n in angles or len(entry) == 2)
+    most = env.spec.max_episode_steps if env.spec is not None else None
+    steps = most if steps is None else steps
+    dt = getattr(env.unwrapped, "dt", None) if dt is None else dt
     if steps is None or dt is None:
         raise ValueError(f"The environment does not say its {'steps' if steps is None else 'dt'}: give it.")
-    return Task(
+    if most is not None and steps > most:
+        raise ValueError(
+            f"steps must be at most {most}, where the environment ends; given {steps}. "
+            f"Try gymnasium.make(..., max_episode_steps={steps})."
+        )
+    made = Task(
         name=name or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__),
         states=tuple(map(_component, names)),
         actions=tuple(map(_component, actions or [f"action {i}" for i in range(len(plant.limits))])),
@@ -139,11 +149,43 @@ def task(
         steps=steps,
         plant=Rig(plant, realtime=False),
         action_limits=plant.limits,
-        initial=initial,
+        initial=initial or Gaussian(np.zeros(len(names)), np.eye(len(names))),
         sensor_std=sensor_std,
         cost=goal if isinstance(goal, SaturatingCost) else _near(names, turning, goal),
         **options,
     )
+    # Only now that all is checked: what is wrong would make the resets fail, without a sentence.
+    initial = initial or _where_it_starts(plant)
+    plant.start = np.asarray(initial.mean)
+    return eqx.tree_at(lambda task: task.initial, made, initial)
+
+
+def _indices(env: gym.Env, states: Mapping[str, Entry]) -> dict[str, Indices]:
+    """Each state's place in the observation."""
+    space = env.observation_space
+    if not isinstance(space, spaces.Box):
+        raise ValueError(
+            f"The observations must be numbers (a Box); these are {space}. "
+            "Try gymnasium.wrappers.FlattenObservation(env)."
+        )
+    size = int(np.prod(space.shape))
+    found: dict[str, Indices] = {}
+    for name, entry in states.items():
+        try:
+            indices = tuple(map(operator.index, entry if isinstance(entry, tuple) else (entry,)))
+        except TypeError:
+            indices = ()
+        expected = 2 if isinstance(entry, tuple) else 1
+        if len(indices) != expected or not all(0 <= index < size for index in indices):
+            raise ValueError(
+                f"states must be indices of the observation's entries, 0 to {size - 1}, or for an angle the two of its "
+                f"sine and cosine; given {entry!r} for {name!r}."
+            )
+        found[name] = indices
+    taken = [index for indices in found.values() for index in indices]
+    if not taken or len(set(taken)) < len(taken):
+        raise ValueError(f"states must be one or more, each of entries of its own; given {dict(states)}.")
+    return found
 
 
 def _component(name: str) -> Component:
@@ -166,8 +208,15 @@ def _where_it_starts(plant: EnvironmentPlant) -> Gaussian:
 
 def _near(names: list[str], angles: tuple[int, ...], goal: Mapping[str, tuple[float, float]]) -> SaturatingCost:
     """`1 - exp(-1/2 sum ((x - target) / width)^2)`; the distance of an angle is that of its sine and cosine."""
-    if unknown := [each for each in goal if each not in names]:
-        raise ValueError(f"goal must be of states, {', '.join(names)}; given {unknown[0]!r}.")
+    unknown = [each for each in goal if each not in names]
+    if unknown or not goal:
+        raise ValueError(f"goal must be of states, {', '.join(names)}; given {repr(unknown[0]) if goal else 'none'}.")
+    for name, pair in goal.items():
+        if np.shape(pair) != (2,) or not np.isfinite(pair).all() or not pair[1] > 0:
+            raise ValueError(
+                f"goal must say where {name!r} should be, and with a positive number how near is near, such as "
+                f"(0.0, 0.5); given {pair}."
+            )
     wanted = {names.index(name): value for name, value in goal.items()}
     turning = tuple(i for i in wanted if i in angles)
     straight = tuple(i for i in wanted if i not in angles)
@@ -188,7 +237,7 @@ class TaskEnvironment(gym.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
 
     def __init__(self, task: Task | str, render_mode: str | None = None) -> None:
-        self.task = TASKS[task]() if isinstance(task, str) else task
+        self.task = find(TASKS, task, "task")() if isinstance(task, str) else task
         if isinstance(self.task.plant, Rig) or self.task.sensor_std is None:
             raise ValueError(f"Only a simulation can be an environment; the task {self.task.name!r} has a plant.")
         self.render_mode = render_mode
@@ -205,7 +254,11 @@ class TaskEnvironment(gym.Env):
         return self._observe(), self._truth()
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        u = np.asarray(self.task.action_limits) * np.clip(np.asarray(action, dtype=np.float64), -1.0, 1.0)
+        action = np.asarray(action, dtype=np.float64)
+        if action.shape != self.action_space.shape or not np.isfinite(action).all():
+            names = ", ".join(map(str, self.task.actions))
+            raise ValueError(f"An action must be a number from -1 to 1 for each of {names}; given {action}.")
+        u = np.asarray(self.task.action_limits) * np.clip(action, -1.0, 1.0)
         self.state = np.asarray(self._plant(self.state, u))
         truth = self._truth()
         return self._observe(), 1.0 - truth["cost"], False, False, truth
@@ -231,7 +284,8 @@ def _register() -> None:
             gym.register(
                 f"bayespilco/{title}-v0",
                 entry_point="bayespilco.environments:TaskEnvironment",
-                max_episode_steps=make().steps,
+                # Only traced, the task has no arrays: they would start XLA, with several threads (see `startup`).
+                max_episode_steps=eqx.filter_eval_shape(make).steps,
                 kwargs={"task": name},
             )
 

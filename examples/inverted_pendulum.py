@@ -12,10 +12,14 @@ import argparse
 import json
 from pathlib import Path
 
-import numpy as np
+from bayespilco import startup
 
-from bayespilco import Run, environments, learn, startup
-from bayespilco.plants import Rig
+startup.single_thread()  # before JAX starts, which can hang with more
+
+import numpy as np  # noqa: E402
+
+from bayespilco import Run, environments, learn  # noqa: E402
+from bayespilco.plants import Rig  # noqa: E402
 
 TRIALS, STEPS = 5, 1000
 
@@ -53,7 +57,6 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=10)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    startup.single_thread()
     startup.keep_compiled_code()
     returns: list[list[int]] = []
 

@@ -1,21 +1,26 @@
 """Gymnasium's environments are tasks, and the tasks here are environments that pass its checks without a warning."""
 
+import importlib.util
+import os
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
+from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
 
-gym = pytest.importorskip("gymnasium")
+from bayespilco import Gaussian, environments, execute, startup, tasks
+from bayespilco.execution import RandomActions, execute_many
 
-from gymnasium import spaces  # noqa: E402
-from gymnasium.utils.env_checker import check_env  # noqa: E402
-
-from bayespilco import environments, execute, tasks  # noqa: E402
-from bayespilco.execution import RandomActions, execute_many  # noqa: E402
-
+EXAMPLE = Path(__file__).parents[1] / "examples" / "inverted_pendulum.py"
 NAMES = {name: f"bayespilco/{''.join(map(str.capitalize, name.split('-')))}-v0" for name in tasks.TASKS}
 
 
@@ -42,9 +47,9 @@ def test_tasks_are_environments(name: str) -> None:
 class Dial(gym.Env):
     """A hand that turns by what it is told, seen by its cosine and sine; it ends after two turns."""
 
-    def __init__(self, action_space: Any = None) -> None:
+    def __init__(self, action_space: Any = None, observation_space: Any = None) -> None:
         self.action_space = action_space or spaces.Box(np.float32(-0.5), np.float32(1.5), (1,))
-        self.observation_space = spaces.Box(-2.0, 2.0, (3,), dtype=np.float64)
+        self.observation_space = observation_space or spaces.Box(-2.0, 2.0, (3,), dtype=np.float64)
         self.dt = 0.1
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -59,6 +64,12 @@ class Dial(gym.Env):
 
     def _look(self) -> np.ndarray:
         return np.array([np.cos(self.angle), 7.0, np.sin(self.angle)])
+
+
+class Limited(Dial):
+    """A dial with a specification, as registered ones have: a time limit is noted there."""
+
+    spec = gym.envs.registration.EnvSpec("Dial-v0")
 
 
 def dial_task(**changes: Any) -> Any:
@@ -107,15 +118,71 @@ def test_episodes_of_an_environment() -> None:
     [
         ({"env": Dial(spaces.Discrete(2))}, "must be continuous and bounded"),
         ({"env": Dial(spaces.Box(-np.inf, np.inf, (1,)))}, "must be continuous and bounded"),
+        ({"env": Dial(spaces.Box(0, 3, (1,), dtype=np.int64))}, "must be continuous and bounded .*int64"),
+        ({"env": Dial(None, spaces.Dict({"a": spaces.Box(-1, 1)}))}, r"must be numbers .*Try .*FlattenObservation"),
+        *(
+            (
+                {"states": {"angle [rad]": entry}},
+                rf"states must be indices .*, 0 to 2, .*given {given} for 'angle \[rad\]'",
+            )
+            for entry, given in {
+                7: "7",
+                -1: "-1",
+                1.0: "1.0",
+                (2, 3): r"\(2, 3\)",
+                (2,): r"\(2,\)",
+                (2, 0, 1): r"\(2, 0, 1\)",
+            }.items()
+        ),
+        ({"states": {"angle [rad]": (0, 0)}}, "each of entries of its own"),
+        ({"states": {"angle [rad]": (2, 0), "sine": 2}}, "each of entries of its own"),
+        ({"states": {}}, "states must be one or more"),
         ({"angles": ["angel [rad]"]}, "angles must be among the states"),
-        ({"goal": {"angel [rad]": (0.0, 1.0)}}, "goal must be of states"),
+        ({"goal": {"angel [rad]": (0.0, 1.0)}}, "goal must be of states, angle .*; given 'angel"),
+        ({"goal": {}}, "goal must be of states, .*; given none"),
+        *(
+            ({"goal": {"angle [rad]": pair}}, rf"goal must say where 'angle \[rad\]' should be, .*given {given}")
+            for pair, given in {
+                0.0: "0.0",
+                (0.0, 0.0): r"\(0.0, 0.0\)",
+                (0.0, -1.0): r"\(0.0, -1.0\)",
+                (np.nan, 1.0): r"\(nan, 1.0\)",
+            }.items()
+        ),
         ({"steps": None}, "does not say its steps"),
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"steps": 2.5}, "steps must be at least 1, and an integer; given steps = 2.5"),
+        (
+            {"env": gym.wrappers.TimeLimit(Limited(), 10), "steps": 11},
+            "at most 10, .*; given 11. Try .*max_episode_steps",
+        ),
+        ({"dt": 0.0}, "dt must be positive"),
         ({"sensor_std": [0.0]}, "sensor_std must be positive"),
+        ({"sensor_std": [np.nan]}, "sensor_std must be positive"),
+        ({"sensor_std": [0.1, 0.1]}, r"sensor_std must have one entry per state \(1\)"),
+        ({"sensor_std": 0.1}, r"sensor_std must have one entry per state \(1\)"),
+        ({"initial": Gaussian(np.zeros(2), np.eye(2))}, "initial must be a Gaussian over the 1 states"),
     ],
 )
-def test_what_makes_no_task_is_refused(changes: dict[str, Any], sentence: str) -> None:
+def test_what_makes_no_task_is_refused(changes: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As users are: without the checks of annotations that the tests have, and before the first reset."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    monkeypatch.setattr(Dial, "reset", None)
     with pytest.raises(ValueError, match=sentence):
         dial_task(**changes)
+
+
+def test_any_integer_is_an_index() -> None:
+    task = dial_task(states={"angle [rad]": (np.int64(2), np.int32(0)), "seven": np.int64(1)}, sensor_std=[0.01, 0.01])
+    assert task.angles == (0,) and np.allclose(task.initial.mean, [3.1, 7.0], atol=0.02)
+
+
+def test_steps_are_as_many_as_the_environment_allows() -> None:
+    env = gym.wrappers.TimeLimit(Limited(), 10)
+    task = dial_task(env=env, steps=None)
+    assert task.steps == 10 and dial_task(env=env, steps=5).steps == 5
+    episode = execute(task, RandomActions(0.1 * task.action_limits), jax.random.key(0))
+    assert np.isfinite(np.asarray(episode.observations)).all(), "every step should have been made"
 
 
 def test_only_a_simulation_is_an_environment() -> None:
@@ -123,14 +190,40 @@ def test_only_a_simulation_is_an_environment() -> None:
         environments.TaskEnvironment(dial_task())
 
 
+def test_a_misspelt_task_is_not_an_environment() -> None:
+    with pytest.raises(ValueError, match=r"Unknown task 'sprng'; .*Did you mean 'spring'"):
+        environments.TaskEnvironment("sprng")
+
+
+@pytest.mark.parametrize("action", [[np.nan], [np.inf], [0.1, 0.2], 0.1])
+def test_an_action_that_is_none_is_refused(action: Any) -> None:
+    env = environments.TaskEnvironment("spring")
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=r"a number from -1 to 1 for each of force \[N\]; given"):
+        env.step(np.array(action))
+
+
+IN_A_PROCESS = """
+import runpy, sys
+runpy.run_path(sys.argv[1])
+import bayespilco.environments
+from jax._src import xla_bridge
+print(xla_bridge.backends_are_initialized())
+"""
+
+
+def test_imports_do_not_start_jax() -> None:
+    """Else `startup.single_thread` would come too late, and XLA could hang."""
+    command = [sys.executable, "-c", IN_A_PROCESS, str(EXAMPLE)]
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLE.parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
+
+
 def test_mujoco(monkeypatch: pytest.MonkeyPatch) -> None:
     """The task of the example: the environment's own state, limits and sampling period."""
-    pytest.importorskip("mujoco")
-    import importlib.util
-    from pathlib import Path
-
-    path = Path(__file__).parents[1] / "examples" / "inverted_pendulum.py"
-    spec = importlib.util.spec_from_file_location("example", path)
+    monkeypatch.setattr(startup, "single_thread", lambda: None)  # it is not the example's process
+    spec = importlib.util.spec_from_file_location("example", EXAMPLE)
     assert spec is not None and spec.loader is not None
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
