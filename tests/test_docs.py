@@ -60,9 +60,11 @@ def test_python_of_the_readme_runs(tmp_path: Path) -> None:
 def test_python_of_the_howtos_runs(page: str, tmp_path: Path) -> None:
     if page in ("runs", "when-learning-fails"):
         small_run().save(tmp_path / "runs" / "first")
-    (program,) = blocks(ROOT / "docs" / "howto" / f"{page}.md", "python")
+    programs = blocks(ROOT / "docs" / "howto" / f"{page}.md", "python")
+    assert programs
     environment = os.environ | {"PYTHONPATH": str(ROOT), "NPROC": "1"}
-    subprocess.run([sys.executable, "-W", "error", "-c", program], env=environment, cwd=tmp_path, check=True)
+    for program in programs:
+        subprocess.run([sys.executable, "-W", "error", "-c", program], env=environment, cwd=tmp_path, check=True)
 
 
 def test_the_readme_has_ten_lines_of_python_and_two_commands() -> None:
