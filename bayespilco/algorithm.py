@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -74,9 +75,25 @@ class Settings:
     def __post_init__(self) -> None:
         find(METHODS, self.method, "method")
         find(TRAINING, self.training, "training")
-        for name, lowest in (("episodes", 1), ("seed", 0), ("points", 1), ("evaluations", 1)):
-            if (value := getattr(self, name)) < lowest:
-                raise ValueError(f"{name} must be at least {lowest}; given {value}.")
+        for name in ("episodes", "points", "evaluations"):
+            object.__setattr__(self, name, whole(getattr(self, name), name, 1))
+        object.__setattr__(self, "seed", whole(self.seed, "seed", 0, LARGEST_SEED))
+
+
+LARGEST_SEED = 2**63 - 1
+
+
+def whole(value: Any, name: str, lowest: int, highest: int | None = None) -> int:
+    """A whole number within bounds; anything else is refused by its name."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number; given {value!r}.") from None
+    if number < lowest:
+        raise ValueError(f"{name} must be at least {lowest}; given {number}.")
+    if highest is not None and number > highest:
+        raise ValueError(f"{name} must be at most {highest}; given {number}.")
+    return number
 
 
 EARLY = 5

@@ -4,11 +4,13 @@ import dataclasses
 import json
 import shlex
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from bayespilco import startup
 from bayespilco.version import VERSION
@@ -45,7 +47,9 @@ def main(arguments: list[str] | None = None) -> None:
     startup.single_thread()
     startup.collect_rarely()
     try:
-        code = app(arguments, prog_name="bayespilco", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: print(f"bayespilco: {message}", file=sys.stderr)
+            code = app(arguments, prog_name="bayespilco", standalone_mode=False)
     except typer.TyperException as error:
         code = _complain(error.format_message())
     except (ValueError, OSError) as error:
@@ -140,6 +144,10 @@ def learn(
 
     asked = runs.Config.read(Path(task), complete=False) if task.endswith(".toml") else runs.Config(task)
     chosen = find(TASKS, asked.task, "task")()
+    if tensorboard:
+        runs.TensorBoard.check()
+    if from_data is None and task.endswith(".toml") and (logged := Path(task).parent / runs.LOGGED).exists():
+        from_data = logged  # the same again begins with the same data
     if from_data is not None:
         chosen = deployment.with_logged(chosen, from_data)
     options = {
@@ -200,8 +208,8 @@ def _finish(directory: "RunDirectory", doing: str, tensorboard: bool, workers: i
     console = Console(highlight=False)
     after = f" after {len(run.records)} of {run.settings.episodes} episodes" if run.records else ""
     console.print(
-        f"{doing} [bold]{run.task.name}[/] with [bold]{run.method}[/], seed {run.settings.seed}{after}, "
-        f"into {directory.path}"
+        f"{doing} [bold]{escape(run.task.name)}[/] with [bold]{run.method}[/], seed {run.settings.seed}{after}, "
+        f"into {escape(str(directory.path))}"
     )
     watching = [runs.TensorBoard(directory.path)] if tensorboard else []
     try:
@@ -221,7 +229,7 @@ def _finish(directory: "RunDirectory", doing: str, tensorboard: bool, workers: i
         print(f"Interrupted. {sentence}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     console.print(evaluation_sentence(run, executed))
-    console.print(f"Pictures: {', '.join(str(picture) for picture in pictures)}", soft_wrap=True)
+    console.print(f"Pictures: {', '.join(map(str, pictures))}", soft_wrap=True, markup=False)
 
 
 @app.command(
@@ -288,7 +296,7 @@ def reproduce(
         print(f"Interrupted. What is finished is in {out}; the same command goes on from there.", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if (out / "index.html").exists():
-        console.print(f"Results: {out / 'results.json'}, {out / 'index.html'}", soft_wrap=True)
+        console.print(f"Results: {out / 'results.json'}, {out / 'index.html'}", soft_wrap=True, markup=False)
     if failed:
         for name, error in failed.items():
             print(f"bayespilco: {name} failed: {error}", file=sys.stderr)
@@ -305,7 +313,7 @@ def export(
     directory: Annotated[Path, typer.Argument(help="The directory of a run.")],
     out: Annotated[Path, typer.Option(help="The file to write.")],
     episode: Annotated[
-        int | None, typer.Option(help="Learned after which episode, counted from 0.", show_default="the last")
+        int | None, typer.Option(min=0, help="Learned after which episode, counted from 0.", show_default="the last")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
@@ -314,7 +322,8 @@ def export(
     from bayespilco.controller import timing
     from bayespilco.runs import Run
 
-    taken = export.controller(Run.load(directory), episode)
+    run = Run.load(directory)
+    taken = run.controller if episode is None else run.controller_after(episode)
     export.save(taken, out, force=force)
     print(f"{out}: {out.stat().st_size} bytes; {timing(taken, steps=200)}")
 

@@ -16,6 +16,7 @@ import pytest
 from bayespilco import METHODS, Progress, Record, Run, Settings, Task, runs, tasks
 from bayespilco.cli import main
 from bayespilco.crew import Crew
+from bayespilco.version import VERSION
 from tests.small_run import small_run
 
 
@@ -161,13 +162,59 @@ def test_a_run_is_repeated_from_its_configuration() -> None:
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.usefixtures("undrawn")
-def test_a_run_of_another_version_is_resumed_with_a_note(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("learn", "spring", "--seed", "99", "--episodes", "5", "--out", "cut") == 130
+def test_a_run_of_another_version_is_used_with_a_note(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("learn", "spring", "--seed", "99", "--episodes", "3", "--executions", "2", "--out", "cut") == 130
     text = Path("cut/config.toml").read_text().replace(f'"{runs.Config("").version}"', '"0.0.7"')
-    Path("cut/config.toml").write_text(text.replace("99", "98").replace("episodes = 5", "episodes = 3"))
+    Path("cut/config.toml").write_text(text)
+    monkeypatch.setattr("bayespilco.runs.learning.learn_episode", lambda *given: small_run(4).records[len(given[2])])
     capsys.readouterr()
+    note = f"bayespilco: The run in cut was begun by bayespilco 0.0.7; this is {VERSION}, and may differ.\n"
     assert run("resume", "cut") == 0
-    assert "begun by bayespilco 0.0.7" in capsys.readouterr().err
+    assert capsys.readouterr().err == note
+    monkeypatch.setattr("warnings.filters", [])  # not an error here, but as for a user
+    assert run("export", "cut", "--out", "cut.controller") == 0
+    assert capsys.readouterr().err == note
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("undrawn")
+def test_a_refused_command_replaces_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("learn", "spring", "--episodes", "1", "--executions", "2", "--out", "first") == 0
+    before = {file: file.read_bytes() for file in Path("first").iterdir()}
+    monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
+    for bad in (("--tensorboard",), ("--seed", str(2**63)), ("--from-data", "none.csv"), ("--points", "0")):
+        capsys.readouterr()
+        assert run("learn", "spring", "--out", "first", "--force", *bad) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+        assert {file: file.read_bytes() for file in Path("first").iterdir()} == before, bad
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("undrawn")
+def test_the_same_again_begins_with_the_same_data() -> None:
+    rows = [f"0,{0.2 * k:.1f},{0.1 * k},{0.3 - 0.01 * k},{0.5}" for k in range(6)]
+    Path("log.csv").write_text("\n".join(["episode,time,position,velocity,force", *rows]) + "\n")
+    options = ("--episodes", "1", "--executions", "2")
+    assert run("learn", "spring", *options, "--from-data", "log.csv", "--out", "first") == 0
+    Path("log.csv").unlink()
+    assert run("learn", "first/config.toml", "--out", "second") == 0
+    for name in ("logged.csv", "episode-00.safetensors"):
+        assert Path("second", name).read_bytes() == Path("first", name).read_bytes()
+    Path("first/logged.csv").unlink()
+    with pytest.raises(ValueError, match=r"episode-00\.safetensors is not of this run: .*check sum of logged\.csv"):
+        Run.load("first")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("undrawn")
+def test_a_path_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for path in ("odd [bold]x[1]", "[/b]"):
+        assert run("learn", "spring", "--episodes", "1", "--executions", "2", "--out", path) == 0
+        assert f"into {path}" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("quick")
@@ -218,6 +265,29 @@ def test_a_directory_that_cannot_be_written_to(capsys: pytest.CaptureFixture[str
     assert re.match(r"bayespilco: Cannot write to /sys/run: [\w ]+\.\n$", capsys.readouterr().err)
 
 
+@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_on_a_disk_that_became_read_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may write anywhere, so the refusal is put in the kernel's place."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "first/evaluation.json")
+
+    assert run("learn", "spring", "--episodes", "1", "--executions", "2", "--out", "first") == 0
+    before = {file: file.read_bytes() for file in Path("first").iterdir()}
+    with monkeypatch.context() as read_only:
+        read_only.setattr(Path, "unlink", refuse)
+        read_only.setattr("tempfile.mkstemp", refuse)
+        for command in (("resume", "first", "--episodes", "2"), ("learn", "spring", "--out", "first", "--force")):
+            capsys.readouterr()
+            assert run(*command) == 2
+            error = capsys.readouterr().err
+            assert re.match(r"bayespilco: Cannot delete first/[\w.]+: Read-only file system\.\n$", error), error
+    assert {file: file.read_bytes() for file in Path("first").iterdir()} == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -229,6 +299,7 @@ def test_a_directory_that_cannot_be_written_to(capsys: pytest.CaptureFixture[str
         (["learn", "spring", "--episodes", "0"], "episodes must be at least 1; given 0."),
         (["learn", "spring", "--executions", "-1"], "executions must be at least 1; given -1."),
         (["learn", "spring", "--seed", "-1"], "seed must be at least 0; given -1."),
+        (["learn", "spring", "--seed", str(2**63)], f"seed must be at most {2**63 - 1}; given {2**63}."),
         (["learn", "spring", "--episodes", "many"], "--episodes"),
         (["learn"], "task"),
         (["learn", "spring", "--outt", "x"], "--out"),

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from bayespilco import METHODS, Record, Run, Settings, Task, learn, resume, runs, tasks
+from bayespilco.algorithm import whole
 from tests.killed import MOMENTS_OF_A_FILE
 from tests.small_run import assert_same, small_run
 
@@ -163,6 +164,9 @@ def test_resuming_in_python(replayed: list[int], tmp_path: Path) -> None:
     assert replayed == [2, 3]
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["episode"] for line in lines] == [0, 1, 2, 3]
+    learn("spring", episodes=2, seed=3, points=7, out=tmp_path / "longer")
+    assert_same(resume(tmp_path / "longer", episodes=4), whole)
+    assert Run.load(tmp_path / "longer").settings == whole.settings
 
 
 def test_what_wanted_to_stop_before_the_kill_still_does(replayed: list[int], tmp_path: Path) -> None:
@@ -188,10 +192,35 @@ def test_what_can_be_asked_of_a_run() -> None:
     assert run.prediction() is run.records[2].prediction and run.prediction(0) is run.records[0].prediction
     with pytest.raises(ValueError, match="episodes 0 to 2; given 3"):
         run.prediction(3)
+    with pytest.raises(ValueError, match="episodes 0 to 2; given 3"):
+        run.controller_after(3)
     executor, z = METHODS[run.method].executor(run.policy, run.dynamics), jnp.array([0.1, 0.2])
     _, expected = executor.step(executor.start(run.task.initial), z, jax.random.key(0))
     for _ in range(2):  # each is a new one, whose belief has seen nothing
         assert np.allclose(run.controller.act(np.asarray(z)), expected, rtol=1e-9, atol=0)
+
+
+def test_executions_are_as_many_as_asked_for_and_repeatable() -> None:
+    run = small_run(2)
+    first, again, other = run.evaluate(3), run.evaluate(3), run.evaluate(3, seed=2)
+    assert first.observations.shape == (3, run.task.steps + 1, 2)
+    assert_same(first, again)
+    assert not np.array_equal(first.costs, other.costs)
+    for executions, seed, sentence in (
+        (0, 1, "executions must be at least 1; given 0"),
+        (-1, 1, "executions must be at least 1; given -1"),
+        (1, -1, "seed must be at least 0"),
+        (1, 2**70, "seed must be at most"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            run.evaluate(executions, seed)
+
+
+def test_numbers_that_are_not_whole_are_refused() -> None:
+    for bad in (2.5, float("nan"), "3", None):
+        with pytest.raises(ValueError, match=f"points must be a whole number; given {bad!r}"):
+            whole(bad, "points", 1)
+    assert type(whole(np.int64(3), "points", 1)) is int, "as a configuration is written"
 
 
 def events(directory: Path) -> list[tuple[int, str, float]]:

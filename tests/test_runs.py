@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from bayespilco import Episode, Run, Settings, runs, tasks
 from bayespilco.algorithm import Record
-from bayespilco.runs.arrays import read_module, write_module
+from bayespilco.runs.arrays import read_module, read_provenance, write_module
 from bayespilco.training.direct import DirectFit
 from tests.small_run import assert_same, small_run
 
@@ -43,7 +43,8 @@ def test_executions_come_back_with_their_leading_axis(tmp_path: Path) -> None:
     assert runs.load_evaluation(tmp_path) is None
     one = small_run().records[0].episode
     many = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), one)
-    with runs.RunDirectory.create(tmp_path, CONFIG, tasks.spring()) as directory:
+    with runs.RunDirectory.create(tmp_path, dataclasses.replace(CONFIG, executions=2), tasks.spring()) as directory:
+        directory.keep(small_run().records)
         directory.keep_evaluation(many)
         directory.conclude(many)
     said = json.loads((tmp_path / "evaluation.json").read_text())
@@ -96,7 +97,7 @@ DAMAGES = ["cut short", "empty", "text", "foreign", "other shape", "other root",
 def test_a_bad_file_is_refused_by_name(directory: Path, damage: str) -> None:
     file = directory / "episode-01.safetensors"
     content = file.read_bytes()
-    record = small_run().records[1]
+    record, context = small_run().records[1], read_provenance(file).context
     if damage == "cut short":
         file.write_bytes(content[:-100])
     elif damage == "empty":
@@ -108,15 +109,16 @@ def test_a_bad_file_is_refused_by_name(directory: Path, damage: str) -> None:
 
         save_file({"weights": np.zeros(3)}, file)
     elif damage == "other shape":
-        write_module(file, eqx.tree_at(lambda r: r.fit.dynamics.gp.weights, record, jnp.zeros((2, 3))))
+        write_module(file, eqx.tree_at(lambda r: r.fit.dynamics.gp.weights, record, jnp.zeros((2, 3))), context)
     elif damage == "other root":
-        write_module(file, eqx.tree_at(lambda r: r.fit.root, record, jnp.eye(3)))
+        write_module(file, eqx.tree_at(lambda r: r.fit.root, record, jnp.eye(3)), context)
     elif damage == "single":
-        write_module(file, eqx.tree_at(lambda r: r.fit.root, record, jnp.eye(16, dtype=jnp.float32)))
+        write_module(file, eqx.tree_at(lambda r: r.fit.root, record, jnp.eye(16, dtype=jnp.float32)), context)
     elif damage == "missing":
-        write_module(file, record.episode)
+        write_module(file, record.episode, context)
     else:
-        write_module(file, eqx.tree_at(lambda r: r.fit.dynamics.gp.weights, record, jnp.full((2, 20), jnp.nan)))
+        bad = eqx.tree_at(lambda r: r.fit.dynamics.gp.weights, record, jnp.full((2, 20), jnp.nan))
+        write_module(file, bad, context)
     with pytest.raises(ValueError, match=r"episode-01\.safetensors"):
         Run.load(directory)
 
@@ -168,6 +170,77 @@ def test_a_record_of_another_task_is_refused(directory: Path) -> None:
         Run.load(directory)
     with pytest.raises(ValueError, match="of the task 'cart-pole'; given 'spring'"):
         Run.load(directory, task=tasks.spring())
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("seed = 0", "seed = 1"),
+        ("points = 50", "points = 51"),
+        ('method = "bayes-filter"', 'method = "pilco"'),
+        ("in_parts = true", "in_parts = false"),
+    ],
+)
+def test_settings_that_were_changed_afterwards_are_noticed(directory: Path, old: str, new: str) -> None:
+    (directory / "config.toml").write_text(CONFIG.text().replace(old, new))
+    name, value = (part.strip('"') for part in new.split(" = "))
+    with pytest.raises(ValueError, match=rf"episode-00.* is not of this run: .*{name} = .*here it is \W*{value}"):
+        Run.load(directory)
+
+
+def test_a_file_of_another_run_is_refused_by_name(directory: Path, tmp_path: Path) -> None:
+    """Whole, of the same task and the same settings, and yet not what was learned here."""
+    run = small_run(3)
+    run.save(directory, force=True)
+    first, second, third = (directory / f"episode-0{number}.safetensors" for number in range(3))
+    contents = first.read_bytes(), second.read_bytes(), third.read_bytes()
+    other = eqx.tree_at(lambda run: run.records[0].evaluations, run, 7)
+    other.save(tmp_path / "other")
+    for file in (first, second):
+        file.write_bytes((tmp_path / "other" / file.name).read_bytes())
+        with pytest.raises(ValueError, match=rf"{second.name} does not go on from the episodes before it"):
+            Run.load(directory)
+        first.write_bytes(contents[0])
+        second.write_bytes(contents[1])
+    # An episode deleted, and the next one renamed.
+    third.replace(second)
+    with pytest.raises(ValueError, match=rf"{second.name} does not go on from the episodes before it"):
+        Run.load(directory)
+    second.write_bytes(contents[1])
+    assert_same(Run.load(directory).records, run.records[:2])
+
+
+def test_a_task_that_is_not_the_one_that_was_learned_is_refused(directory: Path) -> None:
+    slower = dataclasses.replace(tasks.spring(), dt=0.5)
+    with pytest.raises(ValueError, match=r"episode-00.* is not of this run: .*dt = 0\.2, and here it is 0\.5"):
+        Run.load(directory, task=slower)
+
+
+def test_executions_of_another_policy_are_refused(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, executions=2)
+    many = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), small_run().records[0].episode)
+    for name, run in (("a", small_run()), ("b", eqx.tree_at(lambda run: run.records[1].evaluations, small_run(), 7))):
+        with runs.RunDirectory.create(tmp_path / name, config, run.task) as directory:
+            directory.keep(run.records)
+            directory.keep_evaluation(many)
+    (tmp_path / "a" / "config.toml").write_text(dataclasses.replace(CONFIG, executions=5).text())
+    with pytest.raises(ValueError, match=r"evaluation\.safetensors has 2 executions, and config\.toml asks for 5"):
+        runs.load_evaluation(tmp_path / "a")
+    (tmp_path / "a" / "config.toml").write_text(config.text())
+    assert_same(runs.load_evaluation(tmp_path / "a"), many)
+    foreign = (tmp_path / "b" / "evaluation.safetensors").read_bytes()
+    (tmp_path / "a" / "evaluation.safetensors").write_bytes(foreign)
+    with pytest.raises(ValueError, match=r"evaluation\.safetensors is of another policy.*Delete evaluation"):
+        runs.load_evaluation(tmp_path / "a")
+
+
+def test_nothing_is_pickled() -> None:
+    """Neither by us nor, on our behalf, by NumPy. (Helpers get their work through a pipe of Python's own.)"""
+    for file in Path(runs.__file__).parents[1].rglob("*.py"):
+        if file.name not in ("crew.py", "cluster.py"):
+            text = file.read_text()
+            for word in ("import pickle", "allow_pickle", "np.load(", "np.save", "joblib", "import dill", "shelve"):
+                assert word not in text, (file, word)
 
 
 WRONG_TYPE = CONFIG.text().replace("seed = 0", 'seed = "0"')

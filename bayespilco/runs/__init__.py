@@ -15,6 +15,7 @@ To read it: `files` (atomic writing), `arrays` (a module as a file), `config`, `
 """
 
 from bayespilco.runs.config import Config as Config
+from bayespilco.runs.directory import LOGGED as LOGGED
 from bayespilco.runs.directory import RunDirectory as RunDirectory
 from bayespilco.runs.directory import load_evaluation as load_evaluation
 from bayespilco.runs.learning import Callback as Callback

@@ -3,7 +3,8 @@
 A module is a tree: its leaves are arrays and a few plain values (a count, a sentence), and a leaf's name is the path of
 fields that leads to it, such as `policy/offset`. What is static in a module (which states are angles, say) is not
 in the file: it belongs to the task. Reading goes through the constructors, so that everything they check is checked.
-Equal modules make equal files, and a check sum tells a file that has changed since it was written.
+Equal modules make equal files, and a check sum tells a file that has changed since it was written. Beside the module a
+file keeps its context: what its reader has to know to see whether it belongs where it is found.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ import json
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -24,25 +25,41 @@ from safetensors.numpy import load, save
 from bayespilco.precision import float64
 from bayespilco.runs.files import write
 
-FORMAT = "bayespilco 2"
-"""2 since a record keeps the whole fit; 1 kept the dynamics alone."""
-CHECK = "sha256"
-"""The entry of the metadata with the check sum."""
+FORMAT = "bayespilco 3"
+"""3 since a file has a context, 2 since a record keeps the whole fit; 1 kept the dynamics alone."""
+CHECK, CONTEXT = "sha256", "context"
+"""The entries of the metadata with the check sum, and with the context."""
 Leaves = dict[str, Any]
 """Arrays and plain values by their paths."""
 M = TypeVar("M", bound=eqx.Module)
 
 
-def write_module(path: Path, module: eqx.Module) -> None:
-    """Write a module's leaves: arrays as tensors, plain values as JSON in the file's metadata."""
+def write_module(path: Path, module: eqx.Module, context: Mapping[str, Any] | None = None) -> None:
+    """Write a module's leaves: arrays as tensors, plain values and the context as JSON in the file's metadata."""
     named = leaves(module)
     tensors = {name: leaf for name, leaf in named.items() if isinstance(leaf, np.ndarray)}
     values = {name: json.dumps(leaf) for name, leaf in named.items() if name not in tensors}
+    values[CONTEXT] = json.dumps(context or {}, sort_keys=True)
     header, data = _split(save(tensors, {"format": FORMAT, **values}))
     header["__metadata__"][CHECK] = _check_sum(header, data)
     text = _text(header)
     text += b" " * (-len(text) % 8)  # the arrays begin at a multiple of 8
     write(path, len(text).to_bytes(8, "little") + text + data)
+
+
+class Provenance(NamedTuple):
+    """Where the content of a file comes from."""
+
+    context: dict[str, Any]
+    """As it was given to `write_module`."""
+    check_sum: str
+    """Of all that the file holds: two files with the same hold the same."""
+
+
+def read_provenance(path: Path) -> Provenance:
+    """Of a file that `read_module` has found to be whole."""
+    metadata = _split(path.read_bytes())[0]["__metadata__"]
+    return Provenance(json.loads(metadata[CONTEXT]), metadata[CHECK])
 
 
 def _split(content: bytes) -> tuple[dict[str, Any], bytes]:
@@ -115,6 +132,7 @@ def _read(path: Path) -> Leaves:
         raise ValueError(f"{path} is damaged: {error} in its metadata.") from error
     if odd := [name for name, tensor in tensors.items() if tensor.dtype not in (np.float64, np.bool_)]:
         raise ValueError(f"{path} is damaged: {min(odd)!r} is of type {tensors[min(odd)].dtype}, not float64.")
+    values.pop(CONTEXT, None)
     return tensors | values
 
 

@@ -1,6 +1,7 @@
 """The directory of a run: created, added to after every episode, opened again, and read."""
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,9 +14,9 @@ from bayespilco import deployment
 from bayespilco.algorithm import Record, find
 from bayespilco.episode import Episode
 from bayespilco.policy import LinearPolicy, RBFPolicy
-from bayespilco.runs.arrays import read_module, write_module
+from bayespilco.runs.arrays import read_module, read_provenance, write_module
 from bayespilco.runs.config import Config
-from bayespilco.runs.files import reserved, unfinished, write
+from bayespilco.runs.files import delete, reserved, unfinished, write
 from bayespilco.tasks import TASKS, Task
 from bayespilco.training.direct import DirectFit
 from bayespilco.training.evidence import EvidenceFit
@@ -61,7 +62,7 @@ class RunDirectory:
         with reserved(path):
             for pattern in OWN_FILES:  # the configuration last: until then it is a run, and can be forced again
                 for file in (*path.glob(pattern), *unfinished(path, pattern)):
-                    file.unlink()
+                    delete(file)
             if task.logged:
                 write(path / LOGGED, deployment.log_text(task).encode())
             write(path / CONFIG, config.text().encode())
@@ -77,7 +78,7 @@ class RunDirectory:
             directory = cls(path, config, task, read_records(path, config, task))
             for pattern in OWN_FILES:
                 for file in unfinished(path, pattern):
-                    file.unlink()
+                    delete(file)
             if directory.records and not directory.finished:
                 directory._write_metrics()  # the line of the last episode may be missing
             yield directory
@@ -94,7 +95,8 @@ class RunDirectory:
     def keep(self, records: Sequence[Record]) -> None:
         """Save what is new among the records of the run."""
         for number in range(len(self.records), len(records)):
-            write_module(self.path / record_name(number), records[number])
+            context = _context(self.path, number, self.config, self.task)
+            write_module(self.path / record_name(number), records[number], context)
             self.records += (records[number],)
             self._write_metrics()
 
@@ -104,7 +106,7 @@ class RunDirectory:
 
     def keep_evaluation(self, executed: Episode) -> None:
         """Save executions of the final policy (`Run.evaluate`)."""
-        write_module(self.path / EVALUATION, executed)
+        write_module(self.path / EVALUATION, executed, {AFTER: _check_sum(self.path, len(self.records) - 1)})
 
     def conclude(self, executed: Episode) -> None:
         """Save what the executions came to. With that, when all else is there, the run is finished."""
@@ -119,7 +121,7 @@ class RunDirectory:
             return
         # First what was made of the last policy, which will not be the last: results are never those of another.
         for name in RESULTS:
-            (self.path / name).unlink(missing_ok=True)
+            delete(self.path / name)
         self.config = dataclasses.replace(self.config, settings=settings)
         write(self.path / CONFIG, self.config.text().encode())
 
@@ -183,6 +185,7 @@ def read_records(path: Path, config: Config, task: Task) -> tuple[Record, ...]:
     records: list[Record] = []
     while (file := path / record_name(len(records))).exists():
         records.append(read_module(file, Record, known))
+        _check_context(file, _context(path, len(records) - 1, config, task))
     read = {record_name(number) for number in range(len(records))}
     if later := {file.name for file in path.glob(EPISODES)} - read:
         raise ValueError(f"{file} is missing, though {min(later)} is there. Delete the later ones to learn it again.")
@@ -200,10 +203,71 @@ def left_to_the_task(task: Task, training: str) -> dict[str, Any]:
     }
 
 
+AFTER = "after"
+"""The entry of a context with the check sum of the file of the episode before."""
+
+
+def _context(path: Path, number: int, config: Config, task: Task) -> dict[str, Any]:
+    """What the record of an episode in this directory was made with, and what it goes on from.
+
+    Of the task that is what the record's numbers mean, as two people who write the same task may round the rest of it
+    differently. How many episodes there are to be is not part of it: a run may be given more.
+    """
+    settings = dataclasses.asdict(config.settings)
+    del settings["episodes"]
+    logged = hashlib.sha256(deployment.log_text(task).encode()).hexdigest() if task.logged else None
+    made_with = {
+        **settings,
+        "states": [str(each) for each in task.states],
+        "actions": [str(each) for each in task.actions],
+        "angles": list(task.angles),
+        "dt": task.dt,
+        "steps": task.steps,
+        "action_limits": np.asarray(task.action_limits).tolist(),
+        "policy_kind": task.policy_kind,
+        f"the check sum of {LOGGED}": logged,
+    }
+    return {**made_with, AFTER: _check_sum(path, number - 1)}
+
+
+def _check_sum(path: Path, number: int) -> str | None:
+    """Of an episode's file; None of the one before the first."""
+    return read_provenance(path / record_name(number)).check_sum if number >= 0 else None
+
+
+def _check_context(file: Path, expected: dict[str, Any]) -> None:
+    """Refuse a file that is whole, but of another run."""
+    found = read_provenance(file).context
+    for name, value in expected.items():
+        if found.get(name) == value:
+            continue
+        if name == AFTER:
+            raise ValueError(
+                f"{file} does not go on from the episodes before it: it, or one of those, is of another run. Put back "
+                "what was there, or delete it and the later ones to learn them again."
+            )
+        raise ValueError(
+            f"{file} is not of this run: it was made with {name} = {json.dumps(found.get(name))}, and here it is "
+            f"{json.dumps(value)}. Put back what was changed ({CONFIG}, {LOGGED} or the task), or begin a new run."
+        )
+
+
 def load_evaluation(path: Path | str) -> Episode | None:
     """The executions of the final policy, if the run came that far."""
     file = Path(path) / EVALUATION
-    return read_module(file, Episode, {}, batched=True) if file.exists() else None
+    if not file.exists():
+        return None
+    try:
+        executed = read_module(file, Episode, {}, batched=True)
+        wanted, count = Config.read(Path(path) / CONFIG).executions, executed.observations.shape[0]
+        last = _check_sum(Path(path), len(list(Path(path).glob(EPISODES))) - 1)
+        if count != wanted:
+            raise ValueError(f"{file} has {count} executions, and {CONFIG} asks for {wanted}.")
+        if read_provenance(file).context.get(AFTER) != last:
+            raise ValueError(f"{file} is of another policy than that of the last episode.")
+    except ValueError as error:
+        raise ValueError(f"{error} Delete {file.name}, and resume the run to execute its policy again.") from error
+    return executed
 
 
 def record_name(number: int) -> str:

@@ -32,6 +32,14 @@ def write(path: Path, content: bytes) -> None:
     _sync_directory(path.parent)
 
 
+def delete(path: Path) -> None:
+    """Delete a file, if it is there."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(f"Cannot delete {path}: {error.strerror or error}.") from error
+
+
 def unfinished(directory: Path, pattern: str) -> list[Path]:
     """What `write` left of files of such names when the process was killed in the middle of it."""
     return list(directory.glob(f".{pattern}.????????"))

@@ -52,6 +52,8 @@ def learn(
             a script needs `if __name__ == "__main__":` around what it does.
     """
     task = find(TASKS, task, "task")() if isinstance(task, str) else task
+    if not isinstance(task, Task):
+        raise ValueError(f"task must be a Task (`tasks.spring()`, say) or the name of a built-in one; given {task!r}.")
     run = Run(task, Settings(method, episodes, seed, training, points, evaluations, in_parts), ())
     with Crew(workers) as crew:
         if out is None:
@@ -64,6 +66,7 @@ def resume(
     path: Path | str,
     task: Task | None = None,
     *,
+    episodes: int | None = None,
     callbacks: Sequence[Callback] = (),
     on_progress: Callable[[Progress], object] | None = None,
     workers: int = 1,
@@ -73,6 +76,7 @@ def resume(
     Args:
         path: The directory that was `out`.
         task: The task, if it is not a built-in one.
+        episodes: How many in all, if not as many as at first.
         callbacks: Those that `learn` had; they are first asked about the episodes that there are.
         on_progress: Called often, with where learning is.
         workers: As for `learn`.
@@ -80,6 +84,8 @@ def resume(
     with RunDirectory.open(path, task) as directory, Crew(workers) as crew:
         if other := directory.config.other_version(directory.path):
             warnings.warn(other, stacklevel=2)
+        if episodes is not None:
+            directory.extend(episodes)
         run = Run(directory.task, directory.config.settings, directory.records)
         return go_on(run, [keep_in(directory), *callbacks], on_progress, crew)
 

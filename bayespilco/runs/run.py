@@ -6,7 +6,7 @@ from pathlib import Path
 import equinox as eqx
 import jax
 
-from bayespilco.algorithm import METHODS, Record, Settings
+from bayespilco.algorithm import LARGEST_SEED, METHODS, Record, Settings, whole
 from bayespilco.controller import Controller
 from bayespilco.dynamics import Dynamics
 from bayespilco.episode import Episode
@@ -40,19 +40,29 @@ class Run(eqx.Module):
 
     def prediction(self, episode: int = -1) -> Prediction:
         """How the policy learned from the episodes up to this one (from 0; by default all) was predicted to do."""
+        return self._record(episode).prediction
+
+    def _record(self, episode: int) -> Record:
         count = len(self.records)
         if not -count <= episode < count:
             raise ValueError(f"This run has episodes 0 to {count - 1}; given {episode}.")
-        return self.records[episode].prediction
+        return self.records[episode]
 
     @property
     def controller(self) -> Controller:
         """What was learned, to be taken away: a new one, with the belief before its first observation."""
-        return METHODS[self.method].executor(self.policy, self.dynamics).controller(self.task, self.method)
+        return self.controller_after(len(self.records) - 1)
+
+    def controller_after(self, episode: int) -> Controller:
+        """The controller that was learned from the episodes up to this one, counted from 0."""
+        record = self._record(episode)
+        return METHODS[self.method].executor(record.policy, record.dynamics).controller(self.task, self.method)
 
     @float64
     def evaluate(self, executions: int = 100, seed: int = 1) -> Episode:
         """Execute the final policy many times on the simulated plant: an `Episode` with a leading axis."""
+        whole(executions, "executions", 1)
+        whole(seed, "seed", 0, LARGEST_SEED)
         executor = METHODS[self.method].executor(self.policy, self.dynamics)
         return execute_many(self.task, executor, jax.random.split(jax.random.key(seed), executions))
 

@@ -1,5 +1,6 @@
 """The numbers of a run as TensorBoard's event files, for those who watch their runs there."""
 
+import importlib
 import time
 import weakref
 from pathlib import Path
@@ -14,11 +15,18 @@ class TensorBoard:
     What was there of an earlier run, or of this one before it was interrupted, is written anew: so there is one curve.
     """
 
-    def __init__(self, directory: Path | str) -> None:
+    @staticmethod
+    def check() -> None:
+        """Refuse if the extra is not there: better before anything is begun, or replaced."""
         try:
-            from tensorboardX.event_file_writer import EventsWriter
+            importlib.import_module("tensorboardX.event_file_writer")
         except ImportError:
             raise ValueError("TensorBoard's files need an extra: pip install 'bayespilco[tensorboard]'.") from None
+
+    def __init__(self, directory: Path | str) -> None:
+        self.check()
+        from tensorboardX.event_file_writer import EventsWriter
+
         folder = Path(directory) / Path(EVENTS).parent
         folder.mkdir(parents=True, exist_ok=True)
         for file in Path(directory).glob(EVENTS):

@@ -18,7 +18,7 @@ LENGTH = 0.5  # m, of each link
 GRAVITY = 9.82  # m/s^2
 FRICTION = 0.1  # Nms/rad, of each joint
 MOTORS = (3.0, 3.0)  # Nm
-"""With the 2 Nm of the original program policy search fails even where nothing has to be learned: on the true equations,
+"""With the 2 Nm of the original program policy search fails even where nothing is to be learned: on the true equations,
 with perfect sensors, the best of three searches ended at 19 of 26; with 3 Nm at 7."""
 COST_WIDTH = 0.5  # m
 
