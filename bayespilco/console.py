@@ -1,5 +1,6 @@
 """What the terminal shows while a run is learned: a line that moves, and a table for every episode that is finished."""
 
+import signal
 from types import TracebackType
 from typing import Any
 
@@ -34,6 +35,7 @@ class Display:
         self.console, self.task, self.episodes = console, run.task, run.settings.episodes
         self.finished = len(run.records)
         self.stage = ""
+        self.interrupted = False
         self.bar = Bar(
             SpinnerColumn(),
             BarColumn(bar_width=20),
@@ -45,13 +47,22 @@ class Display:
         self.line = self.bar.add_task("starting", total=self.episodes, completed=self.finished)
 
     def __enter__(self) -> "Display":
+        self.before = signal.signal(signal.SIGINT, self._interrupt)
         self.bar.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         self.bar.stop()
+        signal.signal(signal.SIGINT, self.before)
+
+    def _interrupt(self, *_: object) -> None:
+        """Ctrl-C. If it comes while JAX collects garbage, Python drops the exception; it is then raised again later."""
+        self.interrupted = True
+        raise KeyboardInterrupt
 
     def on_progress(self, progress: Progress) -> None:
+        if self.interrupted:
+            raise KeyboardInterrupt
         name, start, end = STAGES[progress.stage]
         text = f"episode {progress.episode + 1} of {progress.episodes}: {name}"
         if progress.stage != self.stage and not self.console.is_terminal:

@@ -8,12 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from bayespilco.precision import as_float64, is_concrete
-
-
-def optional_float64(value: object) -> Array | None:
-    """The converter of array fields that may be None."""
-    return None if value is None else as_float64(value)
+from bayespilco.precision import as_float64, is_concrete, optional_float64
 
 
 class Episode(eqx.Module):

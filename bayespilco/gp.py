@@ -19,13 +19,9 @@ import jax.scipy.linalg as jsl
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from bayespilco.precision import as_float64, float64, is_concrete
+from bayespilco.precision import as_float64, float64, is_concrete, optional_float64
 
 T = TypeVar("T")
-
-
-def _optional(value: object) -> Array | None:
-    return None if value is None else as_float64(value)
 
 
 class GaussianProcess(eqx.Module):
@@ -43,15 +39,15 @@ class GaussianProcess(eqx.Module):
     """s^2."""
     weights: Float[Array, "output points"] = eqx.field(converter=as_float64)
     """beta."""
-    precision: Float[Array, "output points points"] | None = eqx.field(converter=_optional)
+    precision: Float[Array, "output points points"] | None = eqx.field(converter=optional_float64)
     """W; None for a deterministic function (the mean alone)."""
     slope: Float[Array, "output input"] = eqx.field(converter=as_float64)
     """phi, the linear mean."""
     offset: Float[Array, " output"] = eqx.field(converter=as_float64)
     """b."""
-    cross_cov: Float[Array, "output points linear"] | None = eqx.field(converter=_optional, default=None)
+    cross_cov: Float[Array, "output points linear"] | None = eqx.field(converter=optional_float64, default=None)
     """H: covariance of the kernel's weights with those of `[1, x]`."""
-    linear_cov: Float[Array, "output linear linear"] | None = eqx.field(converter=_optional, default=None)
+    linear_cov: Float[Array, "output linear linear"] | None = eqx.field(converter=optional_float64, default=None)
     """P: covariance of the weights of `[1, x]`."""
 
     def __check_init__(self) -> None:

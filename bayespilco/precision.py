@@ -37,6 +37,11 @@ def as_float64(value: Any) -> Array:
         return jnp.asarray(value, dtype=np.float64)
 
 
+def optional_float64(value: Any) -> Array | None:
+    """The converter of array fields that may be missing."""
+    return None if value is None else as_float64(value)
+
+
 def is_concrete(*values: Any) -> bool:
     """Whether these arrays hold numbers that can be looked at (not tracers of a transformation)."""
     return not any(isinstance(value, jax.core.Tracer) for value in values)

@@ -1,6 +1,6 @@
 """A double pendulum with a motor in each joint, to be swung up and balanced (after Deisenroth 2010): two actions.
 
-The shoulder's motor can lift the links folded, 2.5 Nm, but not stretched out, 4.9 Nm: they have to be swung.
+The shoulder's motor can lift the links folded, which takes 2.5 Nm, but not stretched out, 4.9 Nm: that has to be found.
 """
 
 import jax.numpy as jnp

@@ -14,12 +14,12 @@ from jaxtyping import Array, Float
 
 from bayespilco.compilation import compiled
 from bayespilco.cost import SaturatingCost
-from bayespilco.episode import Episode, optional_float64
+from bayespilco.episode import Episode
 from bayespilco.features import AngleFeatures
 from bayespilco.gaussian import Gaussian
 from bayespilco.plants import Rig
 from bayespilco.policy import LinearPolicy, Policy, RBFPolicy
-from bayespilco.precision import as_float64, float64, is_concrete
+from bayespilco.precision import as_float64, float64, is_concrete, optional_float64
 
 Simulation = Callable[[Float[Array, " state"], Float[Array, " action"]], Float[Array, " state"]]
 
