@@ -1,8 +1,10 @@
 """The command: what it writes, what it says, and how it fails."""
 
+import contextlib
 import errno
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -12,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from bayespilco import METHODS, Progress, Record, Run, Settings, Task, runs, tasks
 from bayespilco.cli import main
+from bayespilco.console import Display
 from bayespilco.crew import Crew
 from bayespilco.version import VERSION
 from tests.small_run import small_run
@@ -105,6 +109,18 @@ def test_an_interruption_keeps_what_was_learned(capsys: pytest.CaptureFixture[st
     said = capsys.readouterr().err
     assert said == "Interrupted. 2 of 5 episodes are saved in cut; go on with: bayespilco resume cut\n"
     assert len(Run.load("cut").records) == 2
+
+
+def test_an_interruption_that_python_drops_is_not_lost() -> None:
+    """As it does with exceptions from JAX's callback of the garbage collector."""
+    before = signal.getsignal(signal.SIGINT)
+    with Display(Console(quiet=True), small_run()) as display:
+        display.on_progress(Progress(0, 2, "execute", 0.0, None))
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            display.on_progress(Progress(0, 2, "train", 0.0, None))
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.usefixtures("quick")
