@@ -5,6 +5,7 @@ controller needs of them are arrays, and here they are named.
 """
 
 import dataclasses
+import warnings
 from pathlib import Path
 
 import jax
@@ -16,11 +17,14 @@ from bayespilco.controller import Controller, Description
 from bayespilco.dynamics import Dynamics
 from bayespilco.episode import Episode
 from bayespilco.gp import GaussianProcess
-from bayespilco.plants import Agent, Rig
+from bayespilco.plants import Agent, PlantStopped, Rig
 from bayespilco.policy import Affine, PolicyMap
 from bayespilco.precision import float64
 from bayespilco.tasks.task import Component, Task
 from bayespilco.version import VERSION
+
+OTHER_UNITS = 2.0
+"""Logged actions that are so many times their limit were probably written in other units."""
 
 
 @float64
@@ -62,14 +66,14 @@ def execute(task: Task, rig: Rig, agent: Agent, seed: int) -> Episode:
     """One episode on a plant that is there.
 
     One that ends at a limit is filled up: its samples are missing from there on, the action is zero as it was when it
-    ended, and every step costs 1, the most that there is. After any other end the user has to look at the plant.
+    ended, and every step costs 1, the most that there is. After any other end the user has to look at the plant: a
+    `PlantStopped` says why, and has what was recorded.
     """
     states, actions = _names(task.states), _names(task.actions)
     recording = rig.run(agent, dt=task.dt, steps=task.steps, states=states, actions=actions, seed=seed)
     times = len(recording.observations)
     if recording.ended not in ("finished", "limit") or times < 2:
-        kept = "" if rig.log is None else f" What was recorded is in {rig.log}."
-        raise ValueError(f"The episode on the plant ended after {times} samples: {recording.reason}.{kept}")
+        raise PlantStopped(recording)
     z, u = np.array(recording.observations), np.array(recording.actions[: times - 1])
     known = np.array(recording.states) if recording.states else _hold(z, np.asarray(task.initial.mean))
     rest = task.steps + 1 - times
@@ -85,6 +89,11 @@ def execute(task: Task, rig: Rig, agent: Agent, seed: int) -> Episode:
 def with_logged(task: Task, path: Path | str) -> Task:
     """The task with episodes from a file (see `bayespilco.logs`) to start learning from."""
     read = logs.read(path, _names(task.states), _names(task.actions), task.dt)
+    largest = np.max([np.abs(u).max(axis=0) for _, u in read], axis=0)
+    for name, value, limit in zip(task.actions, largest, np.asarray(task.action_limits), strict=True):
+        if value > OTHER_UNITS * limit:
+            sentence = f"{path}: {name} reaches {value:.4g}, but the task's limit is {limit:.4g}. Is it in other units?"
+            warnings.warn(sentence, stacklevel=3)
     first = np.asarray(task.initial.mean)
     episodes = []
     for z, u in read:
@@ -96,7 +105,7 @@ def with_logged(task: Task, path: Path | str) -> Task:
 def log_text(task: Task) -> str:
     """The content of a file that `with_logged` reads the same episodes from."""
     states, actions = _names(task.states), _names(task.actions)
-    parts = []
+    parts = [logs.heading(states, actions)]
     for number, episode in enumerate(task.logged):
         z, u = np.asarray(episode.observations), np.asarray(episode.actions)
         parts.append(logs.text(states, actions, task.dt * np.arange(len(z)), z, u, number))

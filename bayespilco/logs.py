@@ -13,6 +13,9 @@ Columns may be in any order, with or without units; others are not allowed, so t
 import csv
 import difflib
 import io
+import itertools
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +23,13 @@ from typing import NamedTuple
 import numpy as np
 
 TOLERANCE = 0.5
-"""How far a row's time may be from where it should be, in sampling periods: what a rig lets pass, its log may have."""
+"""How far a sample may be from when it is due, in sampling periods: in a log, and on a rig, which writes logs.
+
+Were it more than half of one, a row that is missing could not be told from one that is late.
+"""
+
+ROUNDING = 1e-3
+"""By how much of a sampling period a time may change by being written."""
 
 
 class Log(NamedTuple):
@@ -34,24 +43,15 @@ class Log(NamedTuple):
 
 def read(path: Path | str, states: Sequence[str], actions: Sequence[str], dt: float) -> list[Log]:
     """The episodes in a file, or a `ValueError` that says in which line what is wrong."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    # Rows with the number of the line that each ends on; empty ones are skipped.
-    reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
-    try:
-        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
-    except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num}: {error}.") from error
+    rows = _rows(path, _content(path))
     if not rows:
         raise ValueError(f"{path} is empty: its first line must name the columns.")
-    order = _columns(f"{path}, line {rows[0][0]}", [cell.strip() for cell in rows[0][1]], [*states, *actions])
+    order = _columns(f"{path}, line {rows[0][0]}", rows[0][1], [*states, *actions])
     episodes: dict[str, list[tuple[int, list[float]]]] = {}
     for line, row in rows[1:]:
         if len(row) != len(order):
             raise ValueError(f"{path}, line {line}: {len(row)} cells under {len(order)} columns.")
-        cells = [row[index].strip() for index in order]
+        cells = [row[index] for index in order]
         if cells[0] in episodes and cells[0] != list(episodes)[-1]:
             raise ValueError(f"{path}, line {line}: episode {cells[0]!r} goes on here, after another one.")
         names = [rows[0][1][index] for index in order]
@@ -62,9 +62,30 @@ def read(path: Path | str, states: Sequence[str], actions: Sequence[str], dt: fl
     return [_episode(str(path), name, rows, len(states), dt) for name, rows in episodes.items()]
 
 
+def _content(path: Path | str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")  # spreadsheets mark their files
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _rows(path: Path | str, content: str) -> list[tuple[int, list[str]]]:
+    """The rows that are not empty, each with the number of the line that it ends on."""
+    reader = csv.reader(io.StringIO(content, newline=""), skipinitialspace=True)
+    try:
+        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {reader.line_num}: {error}.") from error
+    return [(line, row) for line, row in rows if any(row)]
+
+
 def _columns(where: str, header: list[str], components: list[str]) -> list[int]:
     """The place of each column: episode, time, states, actions."""
     wanted = ["episode", "time", *components]
+    if len(header) == 1 and (";" in header[0] or "\t" in header[0]):
+        raise ValueError(
+            f"{where}: columns must be separated by commas, and numbers have a decimal point; given {header[0]!r}."
+        )
     known = {alias: name for name in wanted for alias in (name, name.partition(" [")[0])}
     found: dict[str, int] = {}
     for place, cell in enumerate(header):
@@ -84,9 +105,9 @@ def _number(cell: str, where: str, column: str) -> float:
     try:
         value = float(cell or "nan")
     except ValueError:
-        raise ValueError(f"{where}: {cell!r} under {column.strip()!r} is not a number.") from None
+        raise ValueError(f"{where}: {cell!r} under {column!r} is not a number.") from None
     if np.isinf(value):
-        raise ValueError(f"{where}: {cell!r} under {column.strip()!r} is infinite; leave a missing sample empty.")
+        raise ValueError(f"{where}: {cell!r} under {column!r} is infinite; leave a missing sample empty.")
     return value
 
 
@@ -96,7 +117,7 @@ def _episode(path: str, name: str, rows: list[tuple[int, list[float]]], states: 
         raise ValueError(f"{path}, line {rows[0][0]}: episode {name!r} has one row; a transition needs two.")
     for k, (line, (time, *_)) in enumerate(rows):
         due = table[0, 0] + k * dt
-        if not abs(time - due) <= TOLERANCE * dt:  # true of NaN
+        if not abs(time - due) <= (TOLERANCE + ROUNDING) * dt:  # true of NaN
             raise ValueError(
                 f"{path}, line {line}: the time is {time:g} s, and due is {due:g} s, at a sampling period of {dt:g} s. "
                 "A sample that is missing needs a row too, with empty cells."
@@ -116,22 +137,26 @@ def append(
     observations: Sequence[np.ndarray] | np.ndarray,
     applied: Sequence[np.ndarray] | np.ndarray,
 ) -> None:
-    """Add an episode to a file, which is made if there is none yet."""
-    added = text(states, actions, times, observations, applied, next_episode(path, states, actions))
-    with open(path, "a", encoding="utf-8", newline="") as file:
-        file.write(added)
+    """Add an episode to a file, which is made if there is none yet. A crash leaves the old file or the new one.
+
+    What a program that was killed left at the end, half a row or a single one of an episode, is dropped: it says
+    nothing, and the file could not be read.
+    """
+    lines, episode = _so_far(path, states, actions)
+    if len(observations) < 2:
+        raise ValueError(f"An episode needs two samples or more, for a transition; given {len(observations)}.")
+    _replace(Path(path), "".join(lines) + text(states, actions, times, observations, applied, episode))
 
 
 def next_episode(path: Path | str, states: Sequence[str], actions: Sequence[str]) -> int:
     """The number of the episode that would be added to a file. One with other columns is refused."""
-    path = Path(path)
-    if not path.exists() or not path.stat().st_size:
-        return 0
-    with open(path, encoding="utf-8", newline="") as file:
-        reader = csv.reader(file)
-        if next(reader) != _header(states, actions):
-            raise ValueError(f"{path} is a log with other columns. Give another name, or move it away.")
-        return 1 + max((int(row[0]) for row in reader if row), default=-1)
+    _, episode = _so_far(path, states, actions)
+    return episode
+
+
+def heading(states: Sequence[str], actions: Sequence[str]) -> str:
+    """The first line of a file: the names of its columns."""
+    return _line(_header(states, actions))
 
 
 def text(
@@ -142,17 +167,71 @@ def text(
     applied: Sequence[np.ndarray] | np.ndarray,
     episode: int,
 ) -> str:
-    """The rows of one episode, below a header if it is the first. Numbers come back to the last digit."""
-    content = io.StringIO()
-    writer = csv.writer(content, lineterminator="\n")
-    if episode == 0:
-        writer.writerow(_header(states, actions))
+    """The rows of one episode, to stand below a `heading`. Observations and actions come back to the last digit."""
+    lines = []
     for k, (time, z) in enumerate(zip(times, observations, strict=True)):
         u = applied[k] if k < len(applied) else [np.nan] * len(actions)
-        numbers = ["" if np.isnan(value) else repr(float(value)) for value in (*z, *u)]
-        writer.writerow([episode, f"{time:.6f}", *numbers])
-    return content.getvalue()
+        if (len(z), len(u)) != (len(states), len(actions)):
+            raise ValueError(
+                f"A row needs {len(states)} states and {len(actions)} actions; sample {k} has {len(z)} and {len(u)}."
+            )
+        numbers = [repr(float(value)) if np.isfinite(value) else "" for value in (*z, *u)]
+        lines.append(_line([str(episode), f"{time:.9g}", *numbers]))
+    return "".join(lines)
+
+
+def _so_far(path: Path | str, states: Sequence[str], actions: Sequence[str]) -> tuple[list[str], int]:
+    """The lines of a file that an episode is to be added to, and that episode's number."""
+    content = _content(path) if Path(path).exists() else ""
+    if not content.strip():
+        return [heading(states, actions)], 0
+    header = _header(states, actions)
+    if _rows(path, content)[0][1] != header:
+        raise ValueError(f"{path} is a log with other columns. Give another name, or move it away.")
+    first, *lines = [line + "\n" for line in content.rstrip().split("\n")]
+    if lines and not content.endswith("\n") and not _is_complete(lines[-1], header):
+        lines.pop()
+    names = [cells[0] for _, cells in _rows(path, "".join(lines))]
+    if names and names.count(names[-1]) == 1:
+        lines.pop()
+        names.pop()
+    taken = set(names)
+    return [first, *lines], next(number for number in itertools.count(len(taken)) if str(number) not in taken)
+
+
+def _is_complete(line: str, header: list[str]) -> bool:
+    """Whether a row has all its numbers. (The last may be cut: that action is not used, since no sample follows.)"""
+    (cells,) = csv.reader([line])
+    try:
+        for cell, name in zip(cells[1:], header[1:], strict=True):
+            _number(cell.strip(), "", name)
+    except ValueError:
+        return False
+    return True
 
 
 def _header(states: Sequence[str], actions: Sequence[str]) -> list[str]:
     return ["episode", "time", *states, *actions]
+
+
+def _line(cells: list[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()
+
+
+def _replace(path: Path, content: str) -> None:
+    """Write a file completely or not at all, as `bayespilco.runs.files` does, which is not for NumPy alone."""
+    path = path.resolve()  # a link stays one
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -8,13 +8,15 @@ zero is sent to the actuators, and what was recorded until then is kept. Like `b
 only. To learn on a plant, make its rig the `plant` of a `Task`.
 """
 
-import contextlib
+import functools
 import queue
 import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -28,10 +30,11 @@ PATIENCE = 1.0
 
 @runtime_checkable
 class Plant(Protocol):
-    """What is to be controlled. Observations have an entry per state, NaN for a sample that is missing.
+    """What is to be controlled. Observations have an entry per state, NaN for what is missing; None if all is.
 
     Two more methods are used if they are there: `stop()`, in place of a step with zero action at the end; and
-    `seed(number)` before each `reset`, for a simulation that draws its own chance.
+    `seed(number)` before each `reset`, for a simulation that draws its own chance. So are two attributes: `dt`, the
+    sampling period that the plant keeps; and `true_state`, without the sensors' noise, which only a simulation knows.
     """
 
     def reset(self) -> Any:
@@ -104,10 +107,24 @@ class Recording:
     observations: list[np.ndarray] = field(default_factory=list)
     actions: list[np.ndarray] = field(default_factory=list)
     states: list[np.ndarray] = field(default_factory=list)
-    """The truth, if the plant has an attribute `state`: only a simulation does."""
+    """The truth, if the plant has a `true_state`: only a simulation does."""
     ended: Ended = "finished"
     reason: str = ""
     """The same in words."""
+    log: Path | None = None
+    """The file that this was added to."""
+
+
+class PlantStopped(ValueError):
+    """An episode that cannot be learned from, and after which the user has to look at the plant."""
+
+    def __init__(self, recording: Recording) -> None:
+        place = "this error's `recording`" if recording.log is None else recording.log
+        super().__init__(
+            f"The episode on the plant ended after {len(recording.observations)} samples: {recording.reason}. "
+            f"What was recorded is in {place}."
+        )
+        self.recording = recording
 
 
 class Stop(Exception):
@@ -124,16 +141,32 @@ class Rig:
 
     plant: Plant
     low: Sequence[float] | np.ndarray | None = None
-    """Observations below this end the episode; -inf where there is no limit."""
+    """Observations below this end the episode: an entry per state, -inf where there is no limit."""
     high: Sequence[float] | np.ndarray | None = None
-    tolerance: float = 0.5
-    """How late an observation may come, in sampling periods."""
+    """The same above, inf where there is no limit."""
+    tolerance: float = logs.TOLERANCE
+    """How late an observation may come, in sampling periods. In real time no more than by default, as in a log."""
     blind: int = 10
     """After so many samples in a row with nothing in them the episode ends."""
     realtime: bool = True
     """Whether a sampling period takes its time. A simulation need not."""
     log: Path | str | None = None
     """A file to add every episode to, as `--from-data` reads it."""
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            object.__setattr__(self, name, _limits(name, getattr(self, name)))
+        if self.low is not None and self.high is not None:
+            fits = len(self.low) == len(self.high) and bool(np.less(self.low, self.high).all())
+            _demand(fits, "low", "below high, with as many entries", f"low = {self.low} and high = {self.high}")
+        most = logs.TOLERANCE if self.realtime else np.inf
+        _demand(
+            isinstance(self.tolerance, Real) and 0 <= float(self.tolerance) <= most,
+            "tolerance",
+            f"from 0 to {most:g} sampling periods (for a plant with more delay choose a longer period)",
+            self.tolerance,
+        )
+        _demand(isinstance(self.blind, Integral) and self.blind >= 1, "blind", "a whole number from 1 on", self.blind)
 
     def run(
         self,
@@ -152,114 +185,197 @@ class Rig:
             states, actions: What they are called, in the log and in reasons.
             seed: For a plant that draws its own chance.
         """
-        recording = Recording()
-        if self.log is not None and states and actions:
+        size = self._checked_size(dt, steps, states)
+        actions = actions or [f"action {i}" for i in range(len(agent.limits))]
+        _demand(len(actions) == len(agent.limits), "actions", f"names, one per action ({len(agent.limits)})", actions)
+        if self.log is not None and states:
             logs.next_episode(self.log, states, actions)  # better refused now than after the episode
-        try:
-            self._episode(recording, agent, dt, steps, states, seed)
-        except Stop as stop:
-            recording.ended, recording.reason = stop.ended, str(stop)
-        except Exception as error:
-            recording.ended, recording.reason = "failed", f"{type(error).__name__}: {error}"
-        except BaseException:
-            recording.ended, recording.reason = "interrupted", "interrupted"
-            raise
+        recording = Recording()
+        worker = _Thread() if self.realtime else _Here()
+        try:  # two, so that a second Ctrl-C, while the plant is stopped, does not cost the log
+            try:
+                self._episode(recording, agent, worker, dt, steps, states, size, seed)
+            except Stop as stop:
+                recording.ended, recording.reason = stop.ended, str(stop)
+            except Exception as error:
+                recording.ended, recording.reason = "failed", f"{type(error).__name__}: {error}"
+            except BaseException:
+                recording.ended, recording.reason = "interrupted", "interrupted"
+                raise
+            finally:
+                self._stop(worker, np.zeros(len(agent.limits)))
         finally:
-            self._stop(np.zeros(len(agent.limits)))
-            if self.log is not None and len(recording.observations) > 1:  # one sample is nothing to learn from
-                states = states or [f"state {i}" for i in range(len(recording.observations[0]))]
-                actions = actions or [f"action {i}" for i in range(len(agent.limits))]
-                try:
-                    logs.append(self.log, states, actions, recording.times, recording.observations, recording.actions)
-                except (OSError, ValueError) as error:  # the recording is more than its log
-                    warnings.warn(f"The episode is not in the log: {error}", stacklevel=2)
+            self._keep(recording, states, actions)
         return recording
 
+    def _checked_size(self, dt: float, steps: int, states: Sequence[str]) -> int | None:
+        """The number of states, if it is known already. What does not fit is refused before the plant moves."""
+        _demand(isinstance(dt, Real) and 0 < float(dt) < np.inf, "dt", "a positive number of seconds", dt)
+        _demand(isinstance(steps, Integral) and steps >= 1, "steps", "a whole number from 1 on", steps)
+        own = getattr(self.plant, "dt", None)
+        fits = not isinstance(own, Real) or bool(np.isclose(float(own), dt, rtol=1e-6, atol=0.0))
+        _demand(fits, "dt", f"the plant's own sampling period, {own} s", dt)
+        for name, limit in (("low", self.low), ("high", self.high)):
+            fits = limit is None or not states or len(limit) == len(states)
+            _demand(fits, name, f"numbers, one per state ({', '.join(states)})", limit)
+        return next((len(each) for each in (states or None, self.low, self.high) if each is not None), None)
+
     def _episode(
-        self, recording: Recording, agent: Agent, dt: float, steps: int, states: Sequence[str], seed: int | None
+        self,
+        recording: Recording,
+        agent: Agent,
+        worker: "_Thread | _Here",
+        dt: float,
+        steps: int,
+        states: Sequence[str],
+        size: int | None,
+        seed: int | None,
     ) -> None:
-        call = _Thread().call if self.realtime else _directly
         agent.reset()
         if seed is not None and hasattr(self.plant, "seed"):
             self.plant.seed(seed)
-        z = np.array(call(self.plant.reset), dtype=np.float64)
-        start = time.monotonic()
+        sample = _call(worker, self.plant.reset)
+        start, came = time.monotonic(), 0.0
         for step in range(1, steps + 2):
-            recording.times.append(time.monotonic() - start if self.realtime else (step - 1) * dt)
-            recording.observations.append(z)
-            if hasattr(self.plant, "state"):
-                recording.states.append(np.array(self.plant.state, dtype=np.float64))
-            self._check(recording.observations, states)
+            z = self._record(recording, came, sample, states, size)
             if step > steps:
                 break
-            u = agent.act(z)
+            u = np.asarray(agent.act(z), dtype=np.float64)
+            if u.shape != (len(agent.limits),):
+                raise Stop("failed", f"the action is {u}, and should have one entry per action ({len(agent.limits)})")
             if not np.isfinite(u).all():
                 raise Stop("failed", f"the action is {u}")
             recording.actions.append(np.clip(u, -agent.limits, agent.limits))
-            due = start + step * dt
+            due = step * dt
             last = due + self.tolerance * dt
-            z = np.array(call(self.plant.step, recording.actions[-1], until=last), dtype=np.float64)
+            sample = _call(worker, self.plant.step, recording.actions[-1], until=start + last)
+            came = due
             if self.realtime:
-                if (now := time.monotonic()) > last:
-                    raise Stop("late", f"sample {step} came {(now - due) / dt:.2f} sampling periods late")
-                sleep_until(due)
+                # The time that is recorded is the one that is checked, so that a log has what a rig lets pass.
+                came = max(due, time.monotonic() - start)
+                if came > last:
+                    raise Stop("late", f"sample {step} came {(came - due) / dt:.2f} sampling periods late")
+                sleep_until(start + due)
 
-    def _check(self, observations: list[np.ndarray], states: Sequence[str]) -> None:
-        z = observations[-1]
-        if z.shape != observations[0].shape or z.ndim != 1:
-            raise ValueError(f"An observation must have one entry per state; the plant gave one of shape {z.shape}.")
+    def _record(
+        self, recording: Recording, came: float, sample: Any, states: Sequence[str], size: int | None
+    ) -> np.ndarray:
+        """Add a sample to the recording, if it can be one, and look whether the episode can go on after it."""
+        if recording.observations:
+            size = len(recording.observations[0])
+        if sample is None and size is None:
+            raise Stop("failed", "the first sample is None, so that the number of states is not known: give `states`")
+        z = np.full(size or 0, np.nan) if sample is None else np.array(sample, dtype=np.float64)
+        if z.ndim != 1 or (size is not None and len(z) != size):
+            known = "" if size is None else f" ({size})"
+            raise Stop("failed", f"an observation must have one entry per state{known}; the plant gave shape {z.shape}")
+        seen = np.where(np.isfinite(z), z, np.nan)  # as a controller takes it; but limits hold for infinity, too
+        recording.times.append(came)
+        recording.observations.append(seen)
+        if (truth := getattr(self.plant, "true_state", None)) is not None:
+            recording.states.append(np.array(truth, dtype=np.float64))
         for limit, beyond, side in ((self.low, np.less, "below"), (self.high, np.greater, "above")):
             if limit is not None and beyond(z, limit).any():  # NaN is neither
                 i = int(np.argmax(beyond(z, limit)))
                 name = states[i] if states else f"state {i}"
                 raise Stop("limit", f"{name} was {z[i]:.4g}, {side} its limit of {limit[i]:.4g}")
-        if len(observations) >= self.blind and np.isnan(observations[-self.blind :]).all():
+        if len(recording.observations) >= self.blind and np.isnan(recording.observations[-self.blind :]).all():
             raise Stop("blind", f"{self.blind} samples in a row were missing")
+        return seen
 
-    def _stop(self, zero: np.ndarray) -> None:
-        """Send zero, in a thread of its own: that of a step that never returned is still stuck there."""
-        stop = getattr(self.plant, "stop", None)
-        until = time.monotonic() + PATIENCE
-        with contextlib.suppress(Exception):  # if the plant is gone, there is nothing more to be done
-            call = _Thread().call if self.realtime else _directly
-            call(self.plant.step, zero, until=until) if stop is None else call(stop, until=until)
+    def _stop(self, worker: "_Thread | _Here", zero: np.ndarray) -> None:
+        """Send zero. Errors are passed over: if the plant is gone, there is nothing more to be done.
+
+        A step that has not returned may still send its action when it wakes up. So zero is sent at once, by another
+        thread, and again by that step's own, as soon as it returns.
+        """
+        stop = getattr(self.plant, "stop", None) or functools.partial(self.plant.step, zero)
+        workers = [worker, _Thread()] if worker.busy else [worker]
+        wait([each.submit(stop) for each in workers], timeout=PATIENCE)
+
+    def _keep(self, recording: Recording, states: Sequence[str], actions: Sequence[str]) -> None:
+        """Add the episode to the log, if there is one. The recording is more than its log: no error passes."""
+        if self.log is None or len(recording.observations) < 2:  # one sample is nothing to learn from
+            return
+        states = states or [f"state {i}" for i in range(len(recording.observations[0]))]
+        try:
+            logs.append(self.log, states, actions, recording.times, recording.observations, recording.actions)
+            recording.log = Path(self.log)
+        except Exception as error:
+            warnings.warn(f"The episode is not in the log: {error}", stacklevel=3)
 
 
 def sleep_until(due: float) -> None:
     time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _directly(function: Callable[..., Any], *arguments: Any, until: float | None = None) -> Any:
-    return function(*arguments)
+def _demand(holds: bool, name: str, wanted: str, given: object) -> None:
+    if not holds:
+        raise ValueError(f"{name} must be {wanted}; given {given}.")
+
+
+def _limits(name: str, given: Any) -> np.ndarray | None:
+    if given is None:
+        return None
+    try:
+        limits = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        limits = np.array(np.nan)
+    infinity = "-inf" if name == "low" else "inf"
+    fits = limits.ndim == 1 and limits.size > 0 and not np.isnan(limits).any()
+    _demand(fits, name, f"a list with one number per state, {infinity} where there is no limit", given)
+    return limits
+
+
+class _Here:
+    """Calls functions where it is called itself."""
+
+    busy = False
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
+        future: Future = Future()
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
 
 class _Thread:
-    """Calls functions in a thread, so that one that does not return in time can be given up."""
+    """Calls functions in a thread, one after the other, so that one that does not return in time can be given up."""
 
     def __init__(self) -> None:
         self.jobs: queue.SimpleQueue = queue.SimpleQueue()
-        self.results: queue.SimpleQueue = queue.SimpleQueue()
-        threading.Thread(target=self._work, args=(self.jobs, self.results), daemon=True).start()
+        self.last: Future | None = None
+        threading.Thread(target=self._work, args=(self.jobs,), daemon=True).start()
 
     @staticmethod
-    def _work(jobs: queue.SimpleQueue, results: queue.SimpleQueue) -> None:
+    def _work(jobs: queue.SimpleQueue) -> None:
         while (job := jobs.get()) is not None:
-            function, arguments = job
+            future, function, arguments = job
             try:
-                results.put((function(*arguments), None))
+                future.set_result(function(*arguments))
             except BaseException as error:
-                results.put((None, error))
+                future.set_exception(error)
 
-    def call(self, function: Callable[..., Any], *arguments: Any, until: float | None = None) -> Any:
-        self.jobs.put((function, arguments))
-        timeout = None if until is None else max(0.0, until - time.monotonic())
-        try:
-            result, error = self.results.get(timeout=timeout)
-        except queue.Empty:
-            raise Stop("late", "the plant did not answer in time") from None
-        if error is not None:
-            raise error
-        return result
+    @property
+    def busy(self) -> bool:
+        return self.last is not None and not self.last.done()
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
+        self.last = Future()
+        self.jobs.put((self.last, function, arguments))
+        return self.last
 
     def __del__(self) -> None:
         self.jobs.put(None)
+
+
+def _call(worker: _Here | _Thread, function: Callable[..., Any], *arguments: Any, until: float | None = None) -> Any:
+    """What a function returns, or raises, if it does so in time."""
+    future = worker.submit(function, *arguments)
+    if not future.done():
+        wait([future], timeout=None if until is None else max(0.0, until - time.monotonic()))
+    if not future.done():
+        raise Stop("late", "the plant did not answer in time")
+    return future.result()

@@ -1,11 +1,15 @@
 """Logged data are read as they were written, and a mistake is found with its line."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from bayespilco import Run, Settings, algorithm, deployment, logs, tasks
+from bayespilco import Record, Run, Settings, Task, algorithm, deployment, logs, tasks
+from bayespilco.cli import main
 from bayespilco.improvement import Improvement, Problem
 from bayespilco.plants import Rig
 from tests.small_run import small_run
@@ -39,9 +43,11 @@ def test_columns_are_found_by_name(tmp_path: Path) -> None:
 
 
 def test_a_sample_may_be_as_late_as_a_rig_allows(tmp_path: Path) -> None:
-    late = GOOD.replace("0,0.2,", f"0,{0.2 + 0.19 * Rig.tolerance},")
-    assert late != GOOD
-    assert len(read(late, tmp_path)) == 2
+    for late in (0.2 + 0.2 * Rig.tolerance, 0.2 - 0.2 * Rig.tolerance):
+        assert len(read(GOOD.replace("0,0.2,", f"0,{late},"), tmp_path)) == 2
+    # A row that is missing is found even if the first one was late.
+    with pytest.raises(ValueError, match=r"line 4: the time is 0\.6 s, and due is 0\.43 s"):
+        read(GOOD.replace("0,0.0,", "0,0.03,").replace("0,0.4,", "0,0.6,"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +56,7 @@ def test_a_sample_may_be_as_late_as_a_rig_allows(tmp_path: Path) -> None:
         ("velocity [m/s]", "velocty [m/s]", r"line 1: unknown column 'velocty \[m/s\]'.*Did you mean 'velocity"),
         (",force [N]", "", "line 1: there is no column 'force"),
         ("time", "position", r"line 1: the column 'position \[m\]' is there twice"),
+        (GOOD, GOOD.replace(",", ";"), "line 1: columns must be separated by commas.*given 'episode;time"),
         ("0.034", "0,034", "line 3: 6 cells under 5 columns"),
         ("0.034", "O.034", r"line 3: 'O.034' under 'position \[m\]' is not a number"),
         ("0.034", "inf", "line 3: 'inf' .* is infinite"),
@@ -136,3 +143,111 @@ def test_episodes_are_added_to_a_log_to_the_last_digit(tmp_path: Path) -> None:
         assert np.array_equal(z, log.observations, equal_nan=True) and np.array_equal(u, log.actions)
     with pytest.raises(ValueError, match="other columns"):
         logs.append(file, STATES[:1], ACTIONS, [0.0], [np.zeros(1)], [])
+
+
+def append(file: Path) -> None:
+    logs.append(file, STATES, ACTIONS, 0.2 * np.arange(2), np.ones((2, 2)), np.ones((1, 1)))
+
+
+def lengths(file: Path) -> list[int]:
+    return [len(log.observations) for log in logs.read(file, STATES, ACTIONS, 0.2)]
+
+
+HEADER, *ROWS = GOOD.splitlines(keepends=True)
+FIRST = HEADER + "".join(ROWS[:3])
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("", [2]),
+        (HEADER, [2]),
+        (HEADER.rstrip(), [2]),
+        (FIRST, [3, 2]),
+        ("\ufeff" + FIRST.replace("\n", "\r\n"), [3, 2]),
+        (FIRST.rstrip(), [3, 2]),  # nothing is lost
+        (FIRST + "1,0.0,0.0", [3, 2]),  # a program was killed while it wrote,
+        (FIRST + "1,0.0,0.0,1.0,2.0\n", [3, 2]),  # after one row,
+        (FIRST + "1,0.0,0.0,1.0,2.0\n1,0.2,0", [3, 2]),
+        (FIRST + "1,0.0,0.0,1.0,2.0\n1,0.2,0.0,1.0,-", [3, 2]),
+        (FIRST + "1,0.0,0.0,1.0,2.0\n1,0.2,0.0,1.0,", [3, 2, 2]),  # and where nothing was missing
+        (GOOD, [3, 2, 2]),
+    ],
+)
+def test_a_log_can_be_read_after_an_episode_was_added(before: str, expected: list[int], tmp_path: Path) -> None:
+    """However it was begun, by a spreadsheet or by a program that was killed."""
+    file = tmp_path / "log.csv"
+    file.write_bytes(before.encode())
+    append(file)
+    assert lengths(file) == expected
+    append(file)
+    assert lengths(file) == [*expected, 2]
+
+
+def test_an_episode_that_is_added_has_a_name_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    for names, expected in ((["monday"], 1), (["0", "1"], 2), (["3", "monday", "2"], 4), (["2", "1"], 3)):
+        rows = [f"{name},{time},1,2,3\n" for name in names for time in (0.0, 0.2)]
+        file.write_text("".join([HEADER, *rows]))
+        assert logs.next_episode(file, STATES, ACTIONS) == expected
+        append(file)
+        assert lengths(file) == [2] * (len(names) + 1)
+
+
+def test_a_log_is_never_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, link = tmp_path / "log.csv", tmp_path / "link.csv"
+    append(file)
+    file.chmod(0o640)
+    link.symlink_to(file)
+    append(link)
+    assert link.is_symlink() and lengths(file) == [2, 2] and file.stat().st_mode & 0o777 == 0o640
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    before = file.read_bytes()
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        append(file)
+    assert file.read_bytes() == before and sorted(tmp_path.iterdir()) == [link, file]
+
+
+def test_only_what_can_be_read_is_added(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    with pytest.raises(ValueError, match=r"two samples or more.*given 1"):
+        logs.append(file, STATES, ACTIONS, [0.0], np.zeros((1, 2)), [])
+    with pytest.raises(ValueError, match="2 states and 1 actions; sample 0 has 3 and 1"):
+        logs.append(file, STATES, ACTIONS, [0.0, 0.2], np.zeros((2, 3)), np.zeros((1, 1)))
+    assert not file.exists()
+    logs.append(file, STATES, ACTIONS, [0.0, 0.2], np.array([[0.0, np.inf], [-np.inf, 1.0]]), np.zeros((1, 1)))
+    (log,) = logs.read(file, STATES, ACTIONS, 0.2)
+    assert np.array_equal(log.observations, [[0.0, np.nan], [np.nan, 1.0]], equal_nan=True)
+
+
+def test_actions_in_other_units_are_noticed(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    file, task = tmp_path / "log.csv", tasks.spring()
+    z, u = np.zeros((3, 2)), np.array([[0.1], [-3.9]])  # the limit is 2 N
+    logs.append(file, STATES, ACTIONS, 0.2 * np.arange(3), z, u)
+    assert len(deployment.with_logged(task, file).logged) == 1 and not recwarn
+    logs.append(file, STATES, ACTIONS, 0.2 * np.arange(3), z, 1000 * u)
+    with pytest.warns(UserWarning, match=r"log.csv: force \[N\] reaches 3900, but the task's limit is 2.*units\?"):
+        deployment.with_logged(task, file)
+
+
+def test_the_command_starts_from_data(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def learn_episode(task: Task, settings: Settings, records: Sequence[Record], *_: Any) -> Record:
+        seen.append(len(task.logged))
+        return small_run().records[len(records)]
+
+    monkeypatch.setattr("bayespilco.runs.learning.learn_episode", learn_episode)
+    monkeypatch.setattr("bayespilco.report.save_figures", lambda *_: [])
+    monkeypatch.setenv("BAYESPILCO_NO_CACHE", "1")
+    monkeypatch.setenv("NPROC", os.environ.get("NPROC", "1"))
+    out = tmp_path / "run"
+    with pytest.raises(SystemExit) as end:
+        main(["learn", "spring", "--from-data", str(file), "--episodes", "2", "--executions", "2", "--out", str(out)])
+    assert not end.value.code
+    assert seen == [2, 2], "both episodes of the file, in every round"
+    assert lengths(out / "logged.csv") == lengths(file) == [4, 6]
