@@ -27,7 +27,7 @@ To read it, go down this list: each module imports only from those above it.
 
 Beside these: `report` (figures), `environments` (Gymnasium), `experiments` (studies), `cli` (the command). `controller`
 is what a learned policy leaves the house as, `plants` runs it on a real plant, and `logs` reads and writes what was
-recorded there: these need NumPy only, so nothing here imports JAX before it is asked for something that does.
+recorded there, with `files`: these need NumPy only, so nothing here imports JAX before it is asked for what needs it.
 """
 
 import importlib

@@ -75,21 +75,21 @@ class EnvironmentPlant:
         applied = np.reshape(action + self.middle, space.shape or ()).astype(space.dtype)
         observation, _, terminated, truncated, _ = self.env.step(applied)
         self.over = "the environment terminated" if terminated else "its time was over" if truncated else ""
-        return self._observe(observation, self.state)
+        return self._observe(observation, self.true_state)
 
     def stop(self) -> None:
         """Nothing moves in an environment that is not stepped."""
 
     def _observe(self, observation: Any, before: np.ndarray) -> np.ndarray:
         values = np.ravel(observation).astype(np.float64)
-        self.state = self.true_state = np.empty(len(self.entries))
+        self.true_state = np.empty(len(self.entries))
         for i, entry in enumerate(self.entries):
             if len(entry) == 1:
-                self.state[i] = values[entry[0]]
+                self.true_state[i] = values[entry[0]]
             else:  # an angle goes on where it was, and does not jump by a turn
                 angle = np.arctan2(values[entry[0]], values[entry[1]])
-                self.state[i] = angle + 2 * np.pi * np.round((before[i] - angle) / (2 * np.pi))
-        return self.state + self.sensor_std * self.random.normal(size=len(self.entries))
+                self.true_state[i] = angle + 2 * np.pi * np.round((before[i] - angle) / (2 * np.pi))
+        return self.true_state + self.sensor_std * self.random.normal(size=len(self.entries))
 
 
 @float64
@@ -199,7 +199,7 @@ def _where_it_starts(plant: EnvironmentPlant) -> Gaussian:
     for number in range(RESETS):
         plant.seed(number)
         plant.reset()
-        first.append(plant.state)
+        first.append(plant.true_state)
         plant.start = first[0]
     # If it starts at the same place always, the sensors' noise will do for what a filter does not know.
     floor = np.diag((0.1 * plant.sensor_std) ** 2)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bayespilco.controller import Controller
-from bayespilco.runs.files import write
+from bayespilco.files import write
 
 
 def save(taken: Controller, path: Path | str, *, force: bool = False) -> None:

@@ -14,13 +14,16 @@ import csv
 import difflib
 import io
 import itertools
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+from bayespilco.files import write
+
+COLUMNS = ("episode", "time")
+"""What stands beside states and actions."""
 
 TOLERANCE = 0.5
 """How far a sample may be from when it is due, in sampling periods: in a log, and on a rig, which writes logs.
@@ -81,7 +84,7 @@ def _rows(path: Path | str, content: str) -> list[tuple[int, list[str]]]:
 
 def _columns(where: str, header: list[str], components: list[str]) -> list[int]:
     """The place of each column: episode, time, states, actions."""
-    wanted = ["episode", "time", *components]
+    wanted = [*COLUMNS, *components]
     if len(header) == 1 and (";" in header[0] or "\t" in header[0]):
         raise ValueError(
             f"{where}: columns must be separated by commas, and numbers have a decimal point; given {header[0]!r}."
@@ -145,7 +148,8 @@ def append(
     lines, episode = _so_far(path, states, actions)
     if len(observations) < 2:
         raise ValueError(f"An episode needs two samples or more, for a transition; given {len(observations)}.")
-    _replace(Path(path), "".join(lines) + text(states, actions, times, observations, applied, episode))
+    added = text(states, actions, times, observations, applied, episode)
+    write(Path(path).resolve(), ("".join(lines) + added).encode())  # a link stays one
 
 
 def next_episode(path: Path | str, states: Sequence[str], actions: Sequence[str]) -> int:
@@ -211,27 +215,10 @@ def _is_complete(line: str, header: list[str]) -> bool:
 
 
 def _header(states: Sequence[str], actions: Sequence[str]) -> list[str]:
-    return ["episode", "time", *states, *actions]
+    return [*COLUMNS, *states, *actions]
 
 
 def _line(cells: list[str]) -> str:
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(cells)
     return line.getvalue()
-
-
-def _replace(path: Path, content: str) -> None:
-    """Write a file completely or not at all, as `bayespilco.runs.files` does, which is not for NumPy alone."""
-    path = path.resolve()  # a link stays one
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            shutil.copymode(path, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -25,7 +25,7 @@ class Instead(SimpleNamespace):
 
 def kill_while_writing(moment: int) -> None:
     """Five moments per file: it is there and empty, half written, written, complete on disk, and renamed."""
-    from bayespilco.runs import files
+    from bayespilco import files
 
     counter = itertools.count()
 

@@ -11,6 +11,7 @@ ORDER = [
     "version",
     "controller",
     "startup",
+    "files",
     "logs",
     "plants",
     "precision",

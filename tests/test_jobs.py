@@ -13,7 +13,7 @@ import pytest
 
 from bayespilco.experiments.cluster import Cluster
 from bayespilco.experiments.jobs import ATTEMPTS, Job, Local, Place, Status, run
-from bayespilco.runs.files import write
+from bayespilco.files import write
 
 PLACES = ["local", "dask"]
 

@@ -31,6 +31,7 @@ from bayespilco.algorithm import FRESH, METHODS, Fit, find
 from bayespilco.crew import Crew
 from bayespilco.episode import batch
 from bayespilco.execution import execute_many, rehearse
+from bayespilco.files import write
 from bayespilco.improvement import Problem, search
 from bayespilco.policy import Policy
 from bayespilco.precision import as_float64, float64
@@ -38,7 +39,6 @@ from bayespilco.prediction import Prediction, Predictor
 from bayespilco.runs import Run, learn, resume
 from bayespilco.runs.arrays import read_module, write_module
 from bayespilco.runs.directory import POLICIES, left_to_the_task
-from bayespilco.runs.files import write
 from bayespilco.tasks import TASKS, Task
 from bayespilco.training.direct import fit_direct
 from bayespilco.training.drawn import draw_many

@@ -17,8 +17,8 @@ from markdown_it import MarkdownIt
 from bayespilco.experiments import paper
 from bayespilco.experiments.comparison import PARTS
 from bayespilco.experiments.results import CURVES, OURS
+from bayespilco.files import write
 from bayespilco.report.comparison import draw_methods, draw_promises, draw_seeds
-from bayespilco.runs.files import write
 from bayespilco.tasks import TASKS, Task
 
 Numbers = dict[str, Any]

@@ -17,7 +17,7 @@ from bayespilco.experiments import comparison, results
 from bayespilco.experiments.comparison import ABLATIONS, PARTS, Part, Study
 from bayespilco.experiments.jobs import Job, Local, Place, Status, run
 from bayespilco.experiments.page import write_page
-from bayespilco.runs.files import write
+from bayespilco.files import write
 from bayespilco.version import VERSION
 
 STUDY, RESULTS, CURVES = "study.json", "results.json", "curves.csv"

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from bayespilco.episode import Episode
+from bayespilco.files import write
 from bayespilco.report.costs import draw_costs as draw_costs
 from bayespilco.report.learning import draw_learning as draw_learning
 from bayespilco.report.poses import animate as animate
 from bayespilco.report.poses import draw_poses as draw_poses
 from bayespilco.report.states import draw_states as draw_states
 from bayespilco.runs import Run
-from bayespilco.runs.files import write
 
 
 def save_figures(run: Run, executed: Episode, directory: Path | str) -> list[Path]:

@@ -9,8 +9,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
+from bayespilco.files import write
 from bayespilco.report.style import EXECUTED, PREDICTED, QUIET
-from bayespilco.runs.files import write
 from bayespilco.tasks import Pose, Task
 
 MARGIN = 0.1

@@ -10,8 +10,8 @@
 The episodes' files are the run; the rest is derived from them. Each file is there completely or not at all, so a run
 can be killed at any moment. Nothing is pickled: a run from someone else can be loaded without running their code.
 
-To read it: `files` (atomic writing), `arrays` (a module as a file), `config`, `directory`, `run`, `learning`,
-`tensorboard`.
+To read it: `arrays` (a module as a file), `config`, `directory`, `run`, `learning`, `tensorboard`. How a file is
+written is in `bayespilco.files`.
 """
 
 from bayespilco.runs.config import Config as Config

@@ -22,8 +22,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from bayespilco.files import write
 from bayespilco.precision import float64
-from bayespilco.runs.files import write
 
 FORMAT = "bayespilco 3"
 """3 since a file has a context, 2 since a record keeps the whole fit; 1 kept the dynamics alone."""

@@ -13,10 +13,10 @@ import numpy as np
 from bayespilco import deployment
 from bayespilco.algorithm import Record, find
 from bayespilco.episode import Episode
+from bayespilco.files import delete, reserved, unfinished, write
 from bayespilco.policy import LinearPolicy, RBFPolicy
 from bayespilco.runs.arrays import read_module, read_provenance, write_module
 from bayespilco.runs.config import Config
-from bayespilco.runs.files import delete, reserved, unfinished, write
 from bayespilco.tasks import TASKS, Task
 from bayespilco.training.direct import DirectFit
 from bayespilco.training.evidence import EvidenceFit

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from bayespilco import logs
 from bayespilco.compilation import compiled
 from bayespilco.cost import SaturatingCost
 from bayespilco.episode import Episode
@@ -22,10 +23,6 @@ from bayespilco.policy import LinearPolicy, Policy, RBFPolicy
 from bayespilco.precision import as_float64, float64, is_concrete, optional_float64
 
 Simulation = Callable[[Float[Array, " state"], Float[Array, " action"]], Float[Array, " state"]]
-
-
-LOG_COLUMNS = ("episode", "time")
-"""What stands in a log beside the states and actions (see `bayespilco.logs`)."""
 
 
 class Component(eqx.Module):
@@ -88,7 +85,7 @@ class Task(eqx.Module):
         of_cost = self.cost.features.angles + self.cost.features.keep
         one_or_each = ((), (1,), (features,))
         checks = {
-            "names must differ, also from a log's columns, episode and time": _different(self.names + LOG_COLUMNS),
+            "names must differ, also from a log's columns, episode and time": _different(self.names + logs.COLUMNS),
             f"initial must be a Gaussian over the {n} states": self.initial.size == n,
             "sensor_std is needed for a simulation": noise is not None or isinstance(self.plant, Rig),
             f"sensor_std must have one entry per state ({n})": noise is None or noise.shape == (n,),

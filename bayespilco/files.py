@@ -21,7 +21,7 @@ def write(path: Path, content: bytes) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's files are private; these are ordinary ones
+            os.chmod(temporary, _mode(path))  # mkstemp's files are private; these are ordinary ones
             os.replace(temporary, path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
@@ -78,8 +78,10 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _umask() -> int:
-    """The process's umask, which can only be read by setting it."""
+def _mode(path: Path) -> int:
+    """Who may read and write a file: as before, or as the umask says, which can only be read by setting it."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
     mask = os.umask(0o077)
     os.umask(mask)
-    return mask
+    return 0o666 & ~mask
