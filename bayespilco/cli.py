@@ -92,6 +92,7 @@ def bayespilco(
 - `bayespilco learn cart-pole --out runs/first`: the paper's task, the paper's method
 - `bayespilco learn cart-pole --method pilco --seed 3`: no filter, other data
 - `bayespilco learn cart-pole --training direct`: the paper's own training of the dynamics
+- `bayespilco learn double-pendulum --points 100`: two motors; a model with more inputs needs more points
 - `bayespilco learn runs/first/config.toml --seed 4`: the same again with another seed
 - `bayespilco learn pendulum --from-data log.csv`: from data that there are already (docs/howto/own-data.md)
 

@@ -28,6 +28,11 @@ REACHED = 0.5
 """A run whose last cost is below this has ended at the goal: nearer to it than to anywhere far."""
 
 
+def _bar(console: Console) -> Bar:
+    columns = SpinnerColumn(), BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}")
+    return Bar(*columns, console=console, transient=True)
+
+
 class Display:
     """Progress of one run. Use it as a context manager, and its `on_` methods as the callables of `learn`."""
 
@@ -36,14 +41,7 @@ class Display:
         self.finished = len(run.records)
         self.stage = ""
         self.interrupted = False
-        self.bar = Bar(
-            SpinnerColumn(),
-            BarColumn(bar_width=20),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}"),
-            console=console,
-            transient=True,
-        )
+        self.bar = _bar(console)
         self.line = self.bar.add_task("starting", total=self.episodes, completed=self.finished)
 
     def __enter__(self) -> "Display":
@@ -126,14 +124,7 @@ class JobsDisplay:
 
     def __init__(self, console: Console) -> None:
         self.console, self.said = console, (-1, 0)
-        self.bar = Bar(
-            SpinnerColumn(),
-            BarColumn(bar_width=20),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}"),
-            console=console,
-            transient=True,
-        )
+        self.bar = _bar(console)
         self.line = self.bar.add_task("starting", total=None)
 
     def __enter__(self) -> "JobsDisplay":
