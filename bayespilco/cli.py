@@ -101,8 +101,8 @@ def bayespilco(
 **Methods**: bayes-filter, pilco, deisenroth, dallaire (described by `bayespilco methods`)
 
 **The directory** gets config.toml, metrics.jsonl and one episode-NN.safetensors per episode while learning goes on, and
-evaluation.json, costs.png, learning.png, states.png and poses.png at the end. However learning was interrupted,
-`bayespilco resume` goes on from there."""
+evaluation.json, costs.png, learning.png, states.png, poses.png and motion.gif at the end. However learning was
+interrupted, `bayespilco resume` goes on from there."""
 )
 def learn(
     task: Annotated[str, typer.Argument(help="What to learn: a task, or the config.toml of a run.")],

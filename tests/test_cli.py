@@ -73,6 +73,7 @@ def test_learning_leaves_a_run_and_pictures(capsys: pytest.CaptureFixture[str]) 
         "evaluation.safetensors",
         "learning.png",
         "metrics.jsonl",
+        "motion.gif",
         "poses.png",
         "states.png",
     ]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import bayespilco
-from bayespilco import METHODS, runs
+from bayespilco import METHODS, export, runs
 from tests.small_run import small_run
 
 ROOT = Path(__file__).parents[1]
@@ -38,15 +38,18 @@ def resolve(name: str) -> Any:
     raise ModuleNotFoundError(name)
 
 
-def test_python_of_the_readme_runs(tmp_path: Path) -> None:
-    """In a process of its own, with JAX as users have it: in float32, and without checks of shapes."""
-    (program,) = blocks(ROOT / "README.md", "python")
+def said_by(program: str, directory: Path) -> str:
+    """What a program prints in a process of its own, with JAX as users have it: in float32, no checks of shapes."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "NPROC": "1"}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True
-    )
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^predicted [\d.]+, executed [\d.]+ \+- [\d.]+$", done.stdout, re.MULTILINE)
+    return done.stdout
+
+
+def test_python_of_the_readme_runs(tmp_path: Path) -> None:
+    (program,) = blocks(ROOT / "README.md", "python")
+    assert re.search(r"^predicted [\d.]+, executed [\d.]+ \+- [\d.]+$", said_by(program, tmp_path), re.MULTILINE)
     assert (tmp_path / "costs.png").exists()
 
 
@@ -62,9 +65,17 @@ def test_python_of_the_howtos_runs(page: str, tmp_path: Path) -> None:
         small_run().save(tmp_path / "runs" / "first")
     programs = blocks(ROOT / "docs" / "howto" / f"{page}.md", "python")
     assert programs
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "NPROC": "1"}
     for program in programs:
-        subprocess.run([sys.executable, "-W", "error", "-c", program], env=environment, cwd=tmp_path, check=True)
+        said_by(program, tmp_path)
+
+
+def test_python_of_the_tutorial_runs(tmp_path: Path) -> None:
+    run = small_run()
+    run.save(tmp_path / "runs" / "first")
+    export.save(run.controller, tmp_path / "first.controller")
+    asked, taken_away = (said_by(program, tmp_path) for program in blocks(ROOT / "docs" / "tutorial.md", "python"))
+    assert f"episode 1: executed {run.records[1].executed_cost:.1f}" in asked
+    assert taken_away.startswith("spring ") and len(taken_away.splitlines()) == 5
 
 
 def test_the_readme_has_ten_lines_of_python_and_two_commands() -> None:

@@ -57,8 +57,9 @@ def test_every_state_and_action_has_its_panel_and_unit() -> None:
 def test_files_are_pictures(tmp_path: Path) -> None:
     before = "matplotlib.pyplot" in sys.modules
     paths = report.save_figures(small_run(), executions(), tmp_path)
-    assert [path.name for path in paths] == ["costs.png", "learning.png", "states.png", "poses.png"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    assert [path.name for path in paths] == ["costs.png", "learning.png", "states.png", "poses.png", "motion.gif"]
+    kinds = {".png": b"\x89PNG", ".gif": b"GIF89a"}
+    assert all(path.read_bytes().startswith(kinds[path.suffix]) for path in paths)
     assert ("matplotlib.pyplot" in sys.modules) == before
 
 

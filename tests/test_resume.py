@@ -266,7 +266,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-FILES_WRITTEN = 1 + 2 * 2 + 1 + 4 + 1
+FILES_WRITTEN = 1 + 2 * 2 + 1 + 5 + 1
 """Configuration; two episodes with their metrics; evaluation; pictures; summary."""
 MOMENTS = list(range(FILES_WRITTEN * MOMENTS_OF_A_FILE))
 

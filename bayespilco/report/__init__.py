@@ -19,9 +19,10 @@ from bayespilco.runs import Run
 
 
 def save_figures(run: Run, executed: Episode, directory: Path | str) -> list[Path]:
-    """Draw everything about a run and its executed policy: `costs.png`, `learning.png`, `states.png`, `poses.png`.
+    """Draw everything about a run and its executed policy.
 
-    Of a plant whose latent states are not known there are no states, and only what says how it looks has poses.
+    That is `costs.png`, `learning.png`, `states.png`, and an execution as `poses.png` and moving as `motion.gif`. Of a
+    plant whose latent states are not known there are no states, and only what says how it looks has the last two.
     """
     figures = {
         "costs.png": draw_costs(run, executed),
@@ -37,4 +38,7 @@ def save_figures(run: Run, executed: Episode, directory: Path | str) -> list[Pat
         figure.savefig(picture)
         paths.append(Path(directory) / name)
         write(paths[-1], picture.getvalue())
+    if "poses.png" in figures:
+        paths.append(Path(directory) / "motion.gif")
+        animate(run.task, np.asarray(executed.states)[0], paths[-1])
     return paths

@@ -39,11 +39,12 @@ def picture(task: Task, state: np.ndarray, around: np.ndarray | None = None, siz
 
 
 def animate(task: Task, states: np.ndarray, path: Path | str) -> None:
-    """An executed episode as a moving picture, a GIF, in the time that it took."""
+    """An executed episode as a moving picture, a GIF, in the time that it took; at its end it rests for a second."""
     frames = [Image.fromarray(picture(task, state, around=states)) for state in states]
     content = BytesIO()
     milliseconds = max(20, round(1000 * task.dt))  # browsers slow down what is faster
-    frames[0].save(content, "GIF", save_all=True, append_images=frames[1:], duration=milliseconds, loop=0)
+    duration = [milliseconds] * (len(frames) - 1) + [1000]
+    frames[0].save(content, "GIF", save_all=True, append_images=frames[1:], duration=duration, loop=0)
     write(Path(path), content.getvalue())
 
 

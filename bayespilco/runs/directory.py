@@ -26,7 +26,7 @@ EVALUATION, SUMMARY = "evaluation.safetensors", "evaluation.json"
 EPISODES, EVENTS = "episode-[0-9]*.safetensors", "tensorboard/events.out.tfevents.*"
 POLICIES = {"rbf": RBFPolicy, "linear": LinearPolicy}
 FITS = {"evidence": EvidenceFit, "direct": DirectFit}
-PICTURES = ("costs.png", "learning.png", "states.png", "poses.png")
+PICTURES = ("costs.png", "learning.png", "states.png", "poses.png", "motion.gif")
 RESULTS = (SUMMARY, EVALUATION, *PICTURES)
 """What is made of the last policy, when all episodes are learned. The summary comes last, and is deleted first."""
 OWN_FILES = (METRICS, *RESULTS, EPISODES, EVENTS, LOGGED, CONFIG)
