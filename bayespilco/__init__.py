@@ -36,7 +36,14 @@ from typing import TYPE_CHECKING, Any
 from bayespilco.version import VERSION as __version__  # noqa: F401
 
 if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same to Python
+    from bayespilco import deployment as deployment
+    from bayespilco import export as export
+    from bayespilco import logs as logs
     from bayespilco import moments as moments
+    from bayespilco import plants as plants
+    from bayespilco import report as report
+    from bayespilco import runs as runs
+    from bayespilco import startup as startup
     from bayespilco import tasks as tasks
     from bayespilco.algorithm import METHODS as METHODS
     from bayespilco.algorithm import Method as Method
@@ -81,7 +88,8 @@ _HOMES = {
     "tasks": ("Task",),
 }
 """The names offered here, by the module that each is at home in."""
-_MODULES = ("moments", "tasks")
+_MODULES = ("deployment", "export", "logs", "moments", "plants", "report", "runs", "startup", "tasks")
+"""Modules that the documents speak of as `bayespilco.runs`, and so on: there without being imported by name."""
 
 
 def __getattr__(name: str) -> Any:
