@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
-from bayespilco import Episode, Run, Settings, runs, tasks
+from bayespilco import Episode, Run, Settings, files, runs, tasks
 from bayespilco.algorithm import Record
 from bayespilco.runs.arrays import read_module, read_provenance, write_module
 from bayespilco.training.direct import DirectFit
@@ -325,7 +325,7 @@ def test_a_failed_write_leaves_the_old_file(directory: Path, monkeypatch: pytest
 
     monkeypatch.setattr("os.fsync", no_space)
     with pytest.raises(OSError, match="No space"):
-        runs.files.write(directory / "metrics.jsonl", b"new")
+        files.write(directory / "metrics.jsonl", b"new")
     assert (directory / "metrics.jsonl").read_bytes() == before
     assert not [file for file in directory.iterdir() if file.name.startswith(".")]
 
