@@ -216,6 +216,17 @@ def test_a_task_that_is_not_the_one_that_was_learned_is_refused(directory: Path)
         Run.load(directory, task=slower)
 
 
+def test_a_task_may_have_numbers_of_numpy(tmp_path: Path) -> None:
+    """As an environment of Gymnasium may say them; a file's text has none."""
+    task = tasks.spring()
+    object.__setattr__(task, "steps", np.int64(task.steps))
+    object.__setattr__(task, "dt", np.float32(0.25))
+    run = eqx.tree_at(lambda run: run.records[0].evaluations, small_run(), 7)
+    object.__setattr__(run, "task", task)
+    run.save(tmp_path / "run")
+    assert_same(Run.load(tmp_path / "run", task).records, run.records)
+
+
 def test_executions_of_another_policy_are_refused(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, executions=2)
     many = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), small_run().records[0].episode)
