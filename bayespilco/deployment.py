@@ -72,7 +72,7 @@ def execute(task: Task, rig: Rig, agent: Agent, seed: int) -> Episode:
     states, actions = _names(task.states), _names(task.actions)
     recording = rig.run(agent, dt=task.dt, steps=task.steps, states=states, actions=actions, seed=seed)
     times = len(recording.observations)
-    if recording.ended not in ("finished", "limit") or times < 2:
+    if recording.ended not in ("finished", "limit") or times < 2 or not recording.stopped:
         raise PlantStopped(recording)
     z, u = np.array(recording.observations), np.array(recording.actions[: times - 1])
     known = np.array(recording.states) if recording.states else _hold(z, np.asarray(task.initial.mean))

@@ -8,12 +8,14 @@ zero is sent to the actuators, and what was recorded until then is kept. Like `b
 only. To learn on a plant, make its rig the `plant` of a `Task`.
 """
 
+import contextlib
 import functools
 import queue
+import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -25,7 +27,9 @@ import numpy as np
 from bayespilco import logs
 
 PATIENCE = 1.0
-"""Seconds that a plant is given to take the zero action at the end."""
+"""Seconds that a plant is given to take the zero action at the end. What fails is tried again until then."""
+PAUSE = 0.05
+"""Seconds between two of these tries."""
 
 
 @runtime_checkable
@@ -50,8 +54,12 @@ class Plant(Protocol):
 class Paced:
     """A plant made of a device's functions: to make it ready, to send an action, and to read the sensors.
 
-    It samples at absolute times, so that delays do not add up.
+    It samples at absolute times, so that delays do not add up. To stop it, the sensors are not read: they may be what
+    failed.
     """
+
+    applied: np.ndarray | None = None
+    """The last action."""
 
     def __init__(
         self, ready: Callable[[], object], send: Callable[[np.ndarray], object], read: Callable[[], Any], dt: float
@@ -64,10 +72,15 @@ class Paced:
         return self.read()
 
     def step(self, action: np.ndarray) -> Any:
+        self.applied = action
         self.send(action)
         self.due += self.dt
         sleep_until(self.due)
         return self.read()
+
+    def stop(self) -> None:
+        if self.applied is not None:
+            self.send(np.zeros_like(self.applied))
 
 
 @runtime_checkable
@@ -111,6 +124,8 @@ class Recording:
     ended: Ended = "finished"
     reason: str = ""
     """The same in words."""
+    stopped: bool = True
+    """Whether the zero action was taken at the end. If not, the reason says why."""
     log: Path | None = None
     """The file that this was added to."""
 
@@ -192,20 +207,21 @@ class Rig:
             logs.next_episode(self.log, states, actions)  # better refused now than after the episode
         recording = Recording()
         worker = _Thread() if self.realtime else _Here()
-        try:  # two, so that a second Ctrl-C, while the plant is stopped, does not cost the log
-            try:
-                self._episode(recording, agent, worker, dt, steps, states, size, seed)
-            except Stop as stop:
-                recording.ended, recording.reason = stop.ended, str(stop)
-            except Exception as error:
-                recording.ended, recording.reason = "failed", f"{type(error).__name__}: {error}"
-            except BaseException:
-                recording.ended, recording.reason = "interrupted", "interrupted"
-                raise
+        with _ended_by_signals():
+            try:  # two, so that a second Ctrl-C, while the plant is stopped, does not cost the log
+                try:
+                    self._episode(recording, agent, worker, dt, steps, states, size, seed)
+                except Stop as stop:
+                    recording.ended, recording.reason = stop.ended, str(stop)
+                except Exception as error:
+                    recording.ended, recording.reason = "failed", f"{type(error).__name__}: {error}"
+                except BaseException:
+                    recording.ended, recording.reason = "interrupted", "interrupted"
+                    raise
+                finally:
+                    self._stop(recording, worker, np.zeros(len(agent.limits)))
             finally:
-                self._stop(worker, np.zeros(len(agent.limits)))
-        finally:
-            self._keep(recording, states, actions)
+                self._keep(recording, states, actions)
         return recording
 
     def _checked_size(self, dt: float, steps: int, states: Sequence[str]) -> int | None:
@@ -248,7 +264,7 @@ class Rig:
             recording.actions.append(np.clip(u, -agent.limits, agent.limits))
             due = step * dt
             last = due + self.tolerance * dt
-            sample = _call(worker, self.plant.step, recording.actions[-1], until=start + last)
+            sample = _call(worker, self.plant.step, recording.actions[-1], until=start + last, what=f"sample {step}")
             came = due
             if self.realtime:
                 # The time that is recorded is the one that is checked, so that a log has what a rig lets pass.
@@ -283,15 +299,23 @@ class Rig:
             raise Stop("blind", f"{self.blind} samples in a row were missing")
         return seen
 
-    def _stop(self, worker: "_Thread | _Here", zero: np.ndarray) -> None:
-        """Send zero. Errors are passed over: if the plant is gone, there is nothing more to be done.
+    def _stop(self, recording: Recording, worker: "_Thread | _Here", zero: np.ndarray) -> None:
+        """Send zero, and say so if it did not arrive. (A simulation cannot be left on: of it nothing is said.)
 
         A step that has not returned may still send its action when it wakes up. So zero is sent at once, by another
         thread, and again by that step's own, as soon as it returns.
         """
         stop = getattr(self.plant, "stop", None) or functools.partial(self.plant.step, zero)
+        until = time.monotonic() + (PATIENCE if self.realtime else 0.0)
         workers = [worker, _Thread()] if worker.busy else [worker]
-        wait([each.submit(stop) for each in workers], timeout=PATIENCE)
+        sent = [each.submit(_until_it_works, stop, until) for each in workers]
+        wait(sent, timeout=PATIENCE + PAUSE)
+        at_once = sent[-1]
+        if self.realtime and not (at_once.done() and at_once.exception() is None):
+            error = at_once.exception() if at_once.done() else "it did not return"
+            why = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error
+            recording.stopped = False
+            recording.reason += f"{'; ' if recording.reason else ''}zero could not be sent ({why}), look at the plant"
 
     def _keep(self, recording: Recording, states: Sequence[str], actions: Sequence[str]) -> None:
         """Add the episode to the log, if there is one. The recording is more than its log: no error passes."""
@@ -371,11 +395,49 @@ class _Thread:
         self.jobs.put(None)
 
 
-def _call(worker: _Here | _Thread, function: Callable[..., Any], *arguments: Any, until: float | None = None) -> Any:
+def _until_it_works(function: Callable[[], object], until: float) -> None:
+    while True:
+        try:
+            function()
+            return
+        except Exception:
+            if time.monotonic() + PAUSE > until:
+                raise
+        time.sleep(PAUSE)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let the signals that end a process raise an exception instead, so that the plant is stopped first."""
+    if threading.current_thread() is not threading.main_thread():  # only there Python takes signals
+        yield
+        return
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)  # what a shell says of a process that was ended so
+
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    free = [number for name in names if signal.getsignal(number := getattr(signal, name)) is signal.SIG_DFL]
+    for number in free:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in free:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _call(
+    worker: _Here | _Thread,
+    function: Callable[..., Any],
+    *arguments: Any,
+    until: float | None = None,
+    what: str = "the first sample",
+) -> Any:
     """What a function returns, or raises, if it does so in time."""
     future = worker.submit(function, *arguments)
     if not future.done():
         wait([future], timeout=None if until is None else max(0.0, until - time.monotonic()))
     if not future.done():
-        raise Stop("late", "the plant did not answer in time")
+        raise Stop("late", f"the plant did not answer in time: {what} did not come")
     return future.result()

@@ -1,6 +1,8 @@
 """A plant that is there is run in time, recorded, and left with zero action, whatever it does."""
 
+import dataclasses
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -201,6 +203,76 @@ def test_zero_is_last_even_if_a_step_wakes_up_later(with_stop: bool, monkeypatch
     wake.set()
     assert zero_again.wait(60), f"what was sent is {sent}"
     assert sent == [0.0, 1.5, 0.0]
+
+
+class Bus:
+    """A device that takes actions on some tries only, and whose sensor may be gone."""
+
+    def __init__(self, fails: range, sensor: bool = True) -> None:
+        self.fails, self.sensor, self.tries, self.force = fails, sensor, 0, 0.0
+
+    def send(self, action: np.ndarray) -> None:
+        self.tries += 1
+        if self.tries in self.fails:
+            raise OSError("bus busy")
+        self.force = float(action[0])
+
+    def read(self) -> list[float]:
+        if not self.sensor and self.tries > 2:
+            raise OSError("no sensor")
+        return [0.0, 0.0]
+
+    def rig(self) -> Rig:
+        rig = Rig(Paced(ready=lambda: None, send=self.send, read=self.read, dt=0.01))
+        object.__setattr__(rig, "tolerance", 1e4)  # a sample may be as late as it likes: that is not what is tried
+        return rig
+
+    def run(self) -> plants.Recording:
+        return self.rig().run(Push(), dt=0.01, steps=5)
+
+
+def test_what_fails_to_stop_is_stopped_again() -> None:
+    bus = Bus(fails=range(4, 7))
+    recording = bus.run()
+    assert (recording.ended, recording.reason, recording.stopped) == ("failed", "OSError: bus busy", True)
+    assert (bus.tries, bus.force) == (7, 0.0), "the third try of zero arrives"
+
+
+def test_a_plant_that_cannot_be_stopped_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plants, "PATIENCE", 0.1)
+    warning = "zero could not be sent (OSError: bus busy), look at the plant"
+    for first, reason in ((4, f"OSError: bus busy; {warning}"), (6, warning)):
+        bus = Bus(fails=range(first, 10**6))
+        recording = bus.run()
+        assert recording.reason == reason and not recording.stopped and bus.force == 1.5
+    task = dataclasses.replace(task_on(Bus(fails=range(7, 10**6)).rig()), dt=0.01, steps=6)
+    with pytest.raises(PlantStopped, match="after 7 samples: zero could not be sent"):
+        execute(task, RandomActions(task.action_limits), jax.random.key(0))
+
+
+def test_a_device_without_sensors_can_be_stopped() -> None:
+    bus = Bus(fails=range(0), sensor=False)
+    recording = bus.run()
+    assert recording.reason == "OSError: no sensor" and recording.stopped and bus.force == 0.0
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_process_that_is_ended_stops_its_plant_first(name: str, tmp_path: Path) -> None:
+    number = getattr(signal, name)
+    plant, log = Scripted([0.0, 0.1]), tmp_path / "log.csv"
+
+    class Ended(Push):
+        def act(self, observation: np.ndarray) -> np.ndarray:
+            if len(self.seen) == 3:
+                signal.raise_signal(number)
+            return super().act(observation)
+
+    with pytest.raises(SystemExit) as end:
+        Rig(plant, realtime=False, log=log).run(Ended(), dt=DT, steps=10, **NAMES)
+    assert end.value.code == 128 + number
+    assert plant.sent == [1.5, 1.5, 1.5, 0.0]
+    assert len(logs.read(log, STATES, ACTIONS, DT)[0].observations) == 4
+    assert signal.getsignal(number) is signal.SIG_DFL, "as before"
 
 
 class Slow(Scripted):
