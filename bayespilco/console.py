@@ -79,7 +79,9 @@ class Display:
     def _show(self, record: Record) -> None:
         self.finished += 1
         self.bar.update(self.line, completed=self.finished)
-        first = "taken from the log" if self.task.logged else "executed with random actions"
+        logged = len(self.task.logged)
+        whole = "the log" if logged == 1 else f"the log, the last of {logged}"
+        first = f"taken from {whole}" if logged else "executed with random actions"
         how = first if self.finished == 1 else "executed with the policy"
         self.console.print(
             f"\n[bold]Episode {self.finished} of {self.episodes}[/] {how}: cost {record.executed_cost:.2f} of "

@@ -18,10 +18,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import equinox as eqx
-import gymnasium as gym
 import jax
 import numpy as np
-from gymnasium import spaces
+
+try:
+    import gymnasium as gym
+    from gymnasium import spaces
+except ImportError as error:
+    raise ImportError("Environments need the extra `gym`: pip install 'bayespilco[gym]'.") from error
 
 from bayespilco.algorithm import find
 from bayespilco.cost import SaturatingCost

@@ -211,7 +211,7 @@ def test_a_file_of_another_run_is_refused_by_name(directory: Path, tmp_path: Pat
 
 
 def test_a_task_that_is_not_the_one_that_was_learned_is_refused(directory: Path) -> None:
-    slower = dataclasses.replace(tasks.spring(), dt=0.5)
+    slower = dataclasses.replace(tasks.spring(), dt=0.5, plant=lambda x, u: x)
     with pytest.raises(ValueError, match=r"episode-00.* is not of this run: .*dt = 0\.2, and here it is 0\.5"):
         Run.load(directory, task=slower)
 

@@ -1,5 +1,6 @@
 """The cart-pole is the paper's, its motion is accurate, and its sensors err independently."""
 
+import dataclasses
 import importlib
 from collections.abc import Callable
 from itertools import pairwise
@@ -258,3 +259,31 @@ def test_a_task_that_makes_no_sense_is_refused(
     fields = {name: getattr(task, name) for name in Task.__dataclass_fields__}
     with pytest.raises(ValueError, match=sentence):
         Task(**(fields | change))
+
+
+def test_a_task_is_made_of_the_right_parts() -> None:
+    """What type checkers see, who does not use one is told. (Set afterwards here: the tests' own checks come first.)"""
+    for name, bad, sentence in (
+        ("states", ("level [m]",), "states must be of type Component; given 'level .m.'"),
+        ("actions", (None,), "actions must be of type Component; given None"),
+        ("initial", [0.0, 0.0], "initial must be of type Gaussian"),
+        ("cost", None, "cost must be of type SaturatingCost; given None"),
+    ):
+        task = tasks.spring()
+        object.__setattr__(task, name, bad)
+        with pytest.raises(ValueError, match=f"Task 'spring': {sentence}"):
+            task.__check_init__()
+
+
+def test_a_plant_is_held_as_long_as_its_task_says() -> None:
+    with pytest.raises(ValueError, match=r"dt must be as long as the plant holds an action, 0\.5 s; given dt = 0\.2"):
+        dataclasses.replace(tasks.spring(), plant=hold(lambda x, u: x, 0.5, substeps=2))
+
+
+def test_a_derivative_has_one_number_per_state() -> None:
+    x, u = jnp.array([1.0, 2.0]), jnp.array([3.0])
+    for wrong in (lambda x, u: u[0], lambda x, u: u, lambda x, u: jnp.concatenate([x, u])):
+        with pytest.raises(ValueError, match=r"one number per state, of shape \(2,\); given shape"):
+            hold(wrong, 0.1, substeps=1)(x, u)
+    as_list = hold(lambda x, u: [x[1], u[0]], 0.1, substeps=3)(x, u)
+    assert np.array_equal(as_list, hold(lambda x, u: jnp.stack([x[1], u[0]]), 0.1, substeps=3)(x, u))

@@ -51,7 +51,8 @@ class RunDirectory:
         if found and not force:
             hint = f", go on with it (`bayespilco resume {path}`)" if (path / CONFIG).exists() else ""
             raise ValueError(
-                f"The directory {path} is not empty. Choose another{hint}, or replace the run in it with --force."
+                f"The directory {path} is not empty. Choose another{hint}, or replace the run in it with --force. "
+                "(In Python: `resume`, and force=True.)"
             )
         if found and not (path / CONFIG).exists():
             raise ValueError(f"{path} is not empty and not a run of bayespilco: --force does not touch it.")

@@ -80,10 +80,20 @@ class Task(eqx.Module):
     """What the plant looks like in a state, if it can be drawn."""
 
     def __check_init__(self) -> None:
+        made_of = {
+            "states": (self.states, Component),
+            "actions": (self.actions, Component),
+            "initial": ((self.initial,), Gaussian),
+            "cost": ((self.cost,), SaturatingCost),
+        }
+        for name, (parts, kind) in made_of.items():
+            if other := [part for part in parts if not isinstance(part, kind)]:
+                raise ValueError(f"Task {self.name!r}: {name} must be of type {kind.__name__}; given {other[0]!r}.")
         n, m, features = len(self.states), len(self.actions), self.policy_features.size
         noise, spread, scales = self.sensor_std, self.policy_spread, self.policy_length_scales
         of_cost = self.cost.features.angles + self.cost.features.keep
         one_or_each = ((), (1,), (features,))
+        held = getattr(self.plant, "dt", self.dt)
         checks = {
             "names must differ, also from a log's columns, episode and time": _different(self.names + logs.COLUMNS),
             f"initial must be a Gaussian over the {n} states": self.initial.size == n,
@@ -95,6 +105,7 @@ class Task(eqx.Module):
             "action_limits must be positive and finite": _positive(self.action_limits),
             "steps must be at least 1, and an integer": _counts(self.steps),
             "dt must be positive and finite": 0 < self.dt < np.inf,
+            f"dt must be as long as the plant holds an action, {held} s": bool(np.isclose(held, self.dt)),
             f"angles must be different indices of states, 0 to {n - 1}": _different(self.angles)
             and _indices(self.angles, n),
             f"cost.features must be of states, 0 to {n - 1}": _indices(of_cost, n),
@@ -166,16 +177,26 @@ def hold(derivative: Callable[[Array, Array], Array], dt: float, substeps: int) 
     """The plant that follows an ODE while the action is held for `dt`: `substeps` Runge-Kutta steps of order 4."""
     h = dt / substeps
 
+    def slope(x: Array, u: Array) -> Array:
+        change = jnp.asarray(derivative(x, u))
+        if change.shape != x.shape:  # it would be broadcast, and move every state alike
+            raise ValueError(
+                f"The derivative must be one number per state, of shape {x.shape}; given shape {change.shape}. "
+                "(For one state, too: jnp.stack([...]).)"
+            )
+        return change
+
     def plant(x: Float[Array, " state"], u: Float[Array, " action"]) -> Float[Array, " state"]:
         def step(x: Array, _: None) -> tuple[Array, None]:
-            k1 = derivative(x, u)
-            k2 = derivative(x + h / 2 * k1, u)
-            k3 = derivative(x + h / 2 * k2, u)
-            k4 = derivative(x + h * k3, u)
+            k1 = slope(x, u)
+            k2 = slope(x + h / 2 * k1, u)
+            k3 = slope(x + h / 2 * k2, u)
+            k4 = slope(x + h * k3, u)
             return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4), None
 
         return jax.lax.scan(step, x, length=substeps)[0]
 
+    plant.dt = dt  # type: ignore[attr-defined]
     return plant
 
 
