@@ -71,10 +71,10 @@ def test_python_of_the_howtos_runs(page: str, tmp_path: Path) -> None:
 
 def test_python_of_the_tutorial_runs(tmp_path: Path) -> None:
     run = small_run()
-    run.save(tmp_path / "runs" / "first")
-    export.save(run.controller, tmp_path / "first.controller")
+    run.save(tmp_path / "runs" / "pendulum")
+    export.save(run.controller, tmp_path / "pendulum.controller")
     asked, taken_away = (said_by(program, tmp_path) for program in blocks(ROOT / "docs" / "tutorial.md", "python"))
-    assert f"episode 1: executed {run.records[1].executed_cost:.1f}" in asked
+    assert f"episode 2: executed {run.records[1].executed_cost:.1f}" in asked
     assert taken_away.startswith("spring ") and len(taken_away.splitlines()) == 5
 
 
