@@ -40,7 +40,7 @@ def task() -> Task:
         states=(Component("position", "m"), Component("angle", "rad")),
         actions=(Component("torque", "Nm"),),
         angles=(systems.ANGLE,),
-        dt=0.1,
+        dt=spring.dt,
         steps=STEPS,
         plant=spring.plant,
         action_limits=[1.5],
