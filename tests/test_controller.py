@@ -221,7 +221,7 @@ def test_the_step_time_is_measured_by_a_command(tmp_path: Path) -> None:
     said = command(file).stdout
     times = re.fullmatch(
         r"angle, bayes-filter: a step takes ([\d.]+) ms here \(99 of 100 at most ([\d.]+) ms, the longest of 1000 "
-        r"([\d.]+) ms\), of a period of 100 ms\.\n",
+        r"([\d.]+) ms\), of a period of 200 ms\.\n",
         said,
     )
     assert times is not None, said
@@ -240,7 +240,7 @@ def test_the_file_is_in_the_safetensors_format(tmp_path: Path) -> None:
     file.write_bytes(controller.to_bytes())
     loaded = Controller.load(file)
     assert loaded.description == controller.description
-    assert loaded.description.states == ("position [m]", "angle [rad]") and loaded.description.dt == 0.1
+    assert loaded.description.states == ("position [m]", "angle [rad]") and loaded.description.dt == 0.2
     for name, array in load_file(file).items():
         assert np.array_equal(array, controller.arrays[name]) and np.array_equal(array, loaded.arrays[name])
 
