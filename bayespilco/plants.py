@@ -311,11 +311,11 @@ class Rig:
         sent = [each.submit(_until_it_works, stop, until) for each in workers]
         wait(sent, timeout=PATIENCE + PAUSE)
         at_once = sent[-1]
-        if self.realtime and not (at_once.done() and at_once.exception() is None):
-            error = at_once.exception() if at_once.done() else "it did not return"
-            why = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error
+        error = at_once.exception() if at_once.done() else TimeoutError("it did not return")
+        if self.realtime and error is not None:
             recording.stopped = False
-            recording.reason += f"{'; ' if recording.reason else ''}zero could not be sent ({why}), look at the plant"
+            why = f"zero could not be sent ({type(error).__name__}: {error}), look at the plant"
+            recording.reason = f"{recording.reason}; {why}" if recording.reason else why
 
     def _keep(self, recording: Recording, states: Sequence[str], actions: Sequence[str]) -> None:
         """Add the episode to the log, if there is one. The recording is more than its log: no error passes."""

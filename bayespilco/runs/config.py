@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from bayespilco.algorithm import Settings
+from bayespilco.algorithm import Settings, whole
 from bayespilco.tasks.task import suggest
 from bayespilco.version import VERSION
 
@@ -53,8 +53,7 @@ class Config:
             raise ValueError(f"{path}: {error}") from error
 
     def __post_init__(self) -> None:
-        if self.executions < 1:
-            raise ValueError(f"executions must be at least 1; given {self.executions}.")
+        whole(self.executions, "executions", 1)
 
     def other_version(self, path: Path) -> str:
         """A sentence, if the run in a directory was begun by another version, whose numbers may not be this one's."""
