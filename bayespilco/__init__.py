@@ -1,46 +1,32 @@
 """PILCO with Bayesian filtering: learning to control from seconds of noisy experience (McAllister & Rasmussen 2016).
 
 To use it, `learn` a task from `tasks` with one of the four `METHODS`. What comes back is a `Run`, and
-`bayespilco.report` draws it.
-To read it, go down this list: each module imports only from those above it.
+`bayespilco.report` draws it. To read it, go down this list: each layer imports only from those above it.
 
-    precision     double precision, whatever the process does otherwise
-    compilation   how functions are compiled
-    gaussian      the language of every map: a Gaussian in, mean, covariance and gain out
-    shrink        the one piece of small linear algebra, with its derivative
-    features      sines and cosines of angles, and the squashing of actions
-    gp            the Gaussian process as prediction needs it
-    pair_sums     the one hot loop, value and gradient in one sweep
-    moments       Appendices A and B of the paper: a Gaussian, or a distribution over beliefs, through the GP
-    policy, cost  what is learned, and what is wanted
-    dynamics      the learned plant: a GP and two noises
-    belief        the filter, executed and predicted
-    prediction    the three predictors
-    episode       recorded experience
-    tasks         plants, with names and units
-    deployment    what was learned, as a controller to take away
-    execution     the two executors
-    training      from noisy series to a model
-    improvement   policy search
-    algorithm     Algorithm 1, and the table of methods
-    runs          runs: learned, kept in files, resumed
+    core/        Gaussians through maps: precision, linalg, features, the GP, and Appendices A and B (`moments`)
+    model/       what is believed about the plant: sensors, dynamics, the filter (`belief`), posterior samples
+    control/     what is wanted, and how good it will be: policy, cost, objective, prediction, search
+    training/    from noisy series to a model
+    tasks/       plants, with names and units; one file per task
+    execution    how a policy meets the simulated plant
+    algorithm    Algorithm 1 and the table of methods: the whole loop
+    deploy/      what leaves the house: the controller, the rig, logs (these need NumPy only)
+    runs/        learning as a user asks for it: kept in files, resumed, in several processes
 
-Beside these: `report` (figures), `environments` (Gymnasium), `experiments` (studies), `cli` (the command). `controller`
-is what a learned policy leaves the house as, `plants` runs it on a real plant, and `logs` reads and writes what was
-recorded there, with `files`: these need NumPy only, so nothing here imports JAX before it is asked for what needs it.
+Beside these: `report` (figures), `environments` (Gymnasium), `experiments` (studies), `cli` (the command). Everything
+from `core` to `algorithm` is free of files, processes and printing. Nothing imports JAX before it is asked for what
+needs it, so that a controller runs where there is only NumPy. Import paths of version 0.1 keep working (`moved`).
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from bayespilco import moved
 from bayespilco.version import VERSION as __version__  # noqa: F401
 
+moved.install()
+
 if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same to Python
-    from bayespilco import deployment as deployment
-    from bayespilco import export as export
-    from bayespilco import logs as logs
-    from bayespilco import moments as moments
-    from bayespilco import plants as plants
     from bayespilco import report as report
     from bayespilco import runs as runs
     from bayespilco import startup as startup
@@ -50,22 +36,27 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same 
     from bayespilco.algorithm import Progress as Progress
     from bayespilco.algorithm import Record as Record
     from bayespilco.algorithm import Settings as Settings
-    from bayespilco.belief import Belief as Belief
-    from bayespilco.belief import BeliefDistribution as BeliefDistribution
-    from bayespilco.controller import Controller as Controller
-    from bayespilco.cost import SaturatingCost as SaturatingCost
-    from bayespilco.dynamics import Dynamics as Dynamics
-    from bayespilco.episode import Episode as Episode
+    from bayespilco.control.cost import SaturatingCost as SaturatingCost
+    from bayespilco.control.policy import LinearPolicy as LinearPolicy
+    from bayespilco.control.policy import RBFPolicy as RBFPolicy
+    from bayespilco.control.prediction import Prediction as Prediction
+    from bayespilco.control.prediction import predict as predict
+    from bayespilco.core import moments as moments
+    from bayespilco.core.features import AngleFeatures as AngleFeatures
+    from bayespilco.core.gaussian import Gaussian as Gaussian
+    from bayespilco.core.gaussian import Moments as Moments
+    from bayespilco.core.gp import GaussianProcess as GaussianProcess
+    from bayespilco.deploy import bridge as deployment  # noqa: F401
+    from bayespilco.deploy import export as export
+    from bayespilco.deploy import logs as logs
+    from bayespilco.deploy import rig as plants  # noqa: F401
+    from bayespilco.deploy.controller import Controller as Controller
     from bayespilco.execution import execute as execute
     from bayespilco.execution import execute_many as execute_many
-    from bayespilco.features import AngleFeatures as AngleFeatures
-    from bayespilco.gaussian import Gaussian as Gaussian
-    from bayespilco.gaussian import Moments as Moments
-    from bayespilco.gp import GaussianProcess as GaussianProcess
-    from bayespilco.policy import LinearPolicy as LinearPolicy
-    from bayespilco.policy import RBFPolicy as RBFPolicy
-    from bayespilco.prediction import Prediction as Prediction
-    from bayespilco.prediction import predict as predict
+    from bayespilco.model.belief import Belief as Belief
+    from bayespilco.model.belief import BeliefDistribution as BeliefDistribution
+    from bayespilco.model.dynamics import Dynamics as Dynamics
+    from bayespilco.model.episode import Episode as Episode
     from bayespilco.runs import Run as Run
     from bayespilco.runs import learn as learn
     from bayespilco.runs import resume as resume
@@ -73,17 +64,17 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOMES` says the same 
 
 _HOMES = {
     "algorithm": ("METHODS", "Method", "Progress", "Record", "Settings"),
-    "belief": ("Belief", "BeliefDistribution"),
-    "controller": ("Controller",),
-    "cost": ("SaturatingCost",),
-    "dynamics": ("Dynamics",),
-    "episode": ("Episode",),
+    "model.belief": ("Belief", "BeliefDistribution"),
+    "deploy.controller": ("Controller",),
+    "control.cost": ("SaturatingCost",),
+    "model.dynamics": ("Dynamics",),
+    "model.episode": ("Episode",),
     "execution": ("execute", "execute_many"),
-    "features": ("AngleFeatures",),
-    "gaussian": ("Gaussian", "Moments"),
-    "gp": ("GaussianProcess",),
-    "policy": ("LinearPolicy", "RBFPolicy"),
-    "prediction": ("Prediction", "predict"),
+    "core.features": ("AngleFeatures",),
+    "core.gaussian": ("Gaussian", "Moments"),
+    "core.gp": ("GaussianProcess",),
+    "control.policy": ("LinearPolicy", "RBFPolicy"),
+    "control.prediction": ("Prediction", "predict"),
     "runs": ("Run", "learn", "resume"),
     "tasks": ("Task",),
 }

@@ -1,115 +1,155 @@
-"""Algorithm 1: execute, learn the dynamics, predict, improve, repeat; and the four methods as rows of a table.
+"""Algorithm 1: execute, learn the dynamics, predict, improve, repeat; with the tables of methods and trainings.
 
-`learn_episode` is what it repeats, and `bayespilco.runs.learn` repeats it.
+`learn` is the whole loop and `learn_episode` its body. Neither knows of files, processes or displays: they come in as
+callbacks, and as the `workers` that share out what can be computed apart. `bayespilco.runs` puts them together.
 """
 
-import dataclasses
-import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
+from jaxtyping import Array
 
-from bayespilco import execution, prediction
-from bayespilco.crew import ALONE, Crew
-from bayespilco.dynamics import Dynamics
-from bayespilco.episode import Episode, batch
-from bayespilco.execution import Executor, Learned, RandomActions, execute
-from bayespilco.improvement import Problem, search
-from bayespilco.policy import Policy
-from bayespilco.precision import float64
-from bayespilco.prediction import Prediction, Predictor
+from bayespilco import execution
+from bayespilco import settings as tables
+from bayespilco.control import prediction
+from bayespilco.control.objective import OBJECTIVES
+from bayespilco.control.policy import Policy
+from bayespilco.control.prediction import Prediction, Predictor
+from bayespilco.control.problem import Problem
+from bayespilco.control.search import Improvement, search
+from bayespilco.core.optimise import Reason
+from bayespilco.core.parallel import SERIAL, Mapper
+from bayespilco.core.precision import float64
+from bayespilco.core.registry import Registry
+from bayespilco.execution import Executor, PolicyExecutor, RandomActions
+from bayespilco.model.dynamics import Dynamics
+from bayespilco.model.episode import Episode, batch
+from bayespilco.settings import Settings as Settings
 from bayespilco.tasks import Task
-from bayespilco.tasks.task import suggest
+from bayespilco.tasks.checking import check_episode
+from bayespilco.tasks.task import Kind
 from bayespilco.training.direct import DirectFit, fit_direct
 from bayespilco.training.evidence import EvidenceFit, fit_evidence
+from bayespilco.training.guesses import guess_states
 
 
 class Method(NamedTuple):
-    """A way to predict and a way to execute: all that the four methods differ in."""
+    """A way to predict and a way to execute: all that the four methods differ in. The rest is for lists and figures."""
 
-    name: str
     predictor: Predictor
-    executor: Callable[[Policy, Dynamics], Learned]
+    executor: Callable[[Policy, Dynamics], PolicyExecutor]
+    predicts: str
+    """What it predicts with, in words."""
+    executes: str
+    """What it executes with, in words."""
     source: str
+    """Where it was published."""
+    colour: str
+    marker: str
 
 
-METHODS = {
-    method.name: method
-    for method in (
-        Method("pilco", prediction.Unfiltered(), execution.unfiltered, "Deisenroth & Rasmussen 2011"),
-        Method("dallaire", prediction.MostLikely(), execution.filtered, "Dallaire et al. 2009"),
-        Method("deisenroth", prediction.Unfiltered(), execution.filtered, "Deisenroth & Peters 2012"),
-        Method("bayes-filter", prediction.Filtered(), execution.filtered, "McAllister & Rasmussen 2016"),
-    )
-}
+METHODS: Registry[Method] = tables.METHODS
+"""The four methods. Colours are from Okabe and Ito's palette."""
+for _name, _method in {
+    "pilco": Method(
+        predictor=prediction.Unfiltered(),
+        executor=execution.unfiltered,
+        predicts="all trajectories, raw observations",
+        executes="raw observations",
+        source="Deisenroth & Rasmussen 2011",
+        colour="#E69F00",
+        marker="o",
+    ),
+    "dallaire": Method(
+        predictor=prediction.MostLikely(),
+        executor=execution.filtered,
+        predicts="the most likely trajectory only",
+        executes="the Bayes filter",
+        source="Dallaire et al. 2009",
+        colour="#CC79A7",
+        marker="^",
+    ),
+    "deisenroth": Method(
+        predictor=prediction.Unfiltered(),
+        executor=execution.filtered,
+        predicts="all trajectories, raw observations",
+        executes="the Bayes filter",
+        source="Deisenroth & Peters 2012",
+        colour="#009E73",
+        marker="s",
+    ),
+    "bayes-filter": Method(
+        predictor=prediction.Filtered(),
+        executor=execution.filtered,
+        predicts="all trajectories, with the filter",
+        executes="the Bayes filter",
+        source="McAllister & Rasmussen 2016",
+        colour="#0072B2",
+        marker="D",
+    ),
+}.items():
+    METHODS.add(_name, _method, f"Predicts {_method.predicts}; executes with {_method.executes}.")
 
-TRAINING: dict[str, Callable[..., Any]] = {"evidence": fit_evidence, "direct": fit_direct}
-"""How the dynamics may be trained: our way, and the paper's."""
 Fit = EvidenceFit | DirectFit
 """What training ends with: a model, and all that the next training starts from."""
-T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """How to learn: together with the task, all that the result depends on."""
+class Training(NamedTuple):
+    """A way to train the dynamics, and the class of its result."""
 
-    method: str = "bayes-filter"
-    """One of `METHODS`."""
-    episodes: int = 11
-    """How many, the first included: one with random actions, or what was logged before. All are learned from."""
-    seed: int = 0
-    """Two runs with the same seed are the same."""
-    training: str = "evidence"
-    """"evidence" (ours) or "direct" (the paper's) training of the dynamics model."""
-    points: int = 50
-    """Inducing points of the dynamics model."""
-    evaluations: int = 150
-    """Budget of one policy search, in values and gradients."""
-    in_parts: bool = True
-    """Whether policy search ends with predictions in parts, once the model is good enough for it to matter."""
-
-    def __post_init__(self) -> None:
-        find(METHODS, self.method, "method")
-        find(TRAINING, self.training, "training")
-        for name in ("episodes", "points", "evaluations"):
-            object.__setattr__(self, name, whole(getattr(self, name), name, 1))
-        object.__setattr__(self, "seed", whole(self.seed, "seed", 0, LARGEST_SEED))
+    fit: Callable[..., Any]
+    result: type[eqx.Module]
 
 
-LARGEST_SEED = 2**63 - 1
+TRAININGS: Registry[Training] = tables.TRAININGS
+"""How the dynamics may be trained."""
+TRAININGS.add("evidence", Training(fit_evidence, EvidenceFit), "By the evidence of all data, with a filter (ours).")
+TRAININGS.add("direct", Training(fit_direct, DirectFit), "By the Direct method (the paper's).")
 
 
-def whole(value: Any, name: str, lowest: int, highest: int | None = None) -> int:
-    """A whole number within bounds; anything else is refused by its name."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name} must be a whole number; given {value!r}.") from None
-    if number < lowest:
-        raise ValueError(f"{name} must be at least {lowest}; given {number}.")
-    if highest is not None and number > highest:
-        raise ValueError(f"{name} must be at most {highest}; given {number}.")
-    return number
+EXPLORATION_EPISODES = 5
+"""In the first episodes policy search also starts from random policies, and predicts from one Gaussian. Later the
+valley is found, a warm start is enough, and what remains is to get every first state right."""
 
-
-EARLY = 5
-"""Episodes in which policy search starts afresh too, and is content with one Gaussian. Later the valley is found, a
-warm start is enough, and what remains is to get every first state right."""
-
-HOPELESS = 2 / 3
-"""The share of the highest possible cost above which it starts afresh later too. Going on from a policy that, say,
+RESTART_THRESHOLD = 2 / 3
+"""The share of the highest possible cost above which later searches start from random policies too. A policy that, say,
 spins the pole for ever leads nowhere: new data are of spinning again, and the next policy spins better."""
 
-IN_PARTS = 8
-"""One in this many evaluations of a search's budget is what each way of predicting in parts gets. Such an evaluation
-takes as long as sixteen others, and the next episode goes on from there."""
+SPLIT_SHARE = 8
+"""Each split gets 1/8 of the evaluation budget. Such an evaluation takes as long as sixteen others, and the next
+episode goes on from there."""
 
-FRESH = 4
-"""Random policies to start afresh from."""
+RANDOM_STARTS = 4
+"""Random policies that a search starts from."""
+
+
+def model_structure(task: Task, settings: Settings) -> Kind:
+    """The structure of the dynamics that a task is learned with, or a ValueError if it cannot be."""
+    if settings.structure == "auto":
+        kind: Kind = "second-order" if task.rates and task.hidden else "free"
+    else:
+        kind = "second-order" if settings.structure == "second-order" else "free"
+    if hidden := task.unrevealed(kind):
+        names = ", ".join(repr(state.name) for state in hidden)
+        remedy = "measure the position it belongs to"
+        if kind == "free":
+            remedy = 'use the structure "second-order"'
+        if not task.rates:
+            remedy = 'say which state it is the rate of (rates={"position": "velocity"})'
+        raise ValueError(
+            f"No sensor reveals {names} of the task {task.name!r} with the structure {kind!r}. Give it a sensor, or "
+            f"{remedy}."
+        )
+    if METHODS[settings.method].predictor.needs_raw_states and task.hidden:
+        names = ", ".join(repr(state.name) for state in task.hidden)
+        raise ValueError(
+            f"{settings.method} feeds observations to the policy, and {names} of the task {task.name!r} is not among "
+            "them. Use bayes-filter, or give the state a sensor."
+        )
+    return kind
 
 
 class Progress(NamedTuple):
@@ -124,6 +164,11 @@ class Progress(NamedTuple):
     """The best predicted cost so far, while improving."""
 
 
+OnProgress = Callable[[Progress], object]
+Execute = Callable[[Task, Executor, Array], Episode]
+"""Runs an executor on a task's plant, with a random key: one episode."""
+
+
 class Record(eqx.Module):
     """One round of Algorithm 1: what was executed, and what was then learned from all data so far."""
 
@@ -133,7 +178,7 @@ class Record(eqx.Module):
     prediction: Prediction
     """How the new policy will do, according to the new model."""
     evaluations: int
-    stopped: str
+    stopped: Reason = eqx.field(converter=Reason)
     """Why the policy search ended."""
 
     @property
@@ -150,69 +195,137 @@ class Record(eqx.Module):
         return float(np.sum(np.asarray(self.episode.costs)))
 
 
+Records = tuple[Record, ...]
+
+
+def learn(
+    task: Task,
+    settings: Settings,
+    records: Sequence[Record] = (),
+    *,
+    execute: Execute = execution.execute,
+    workers: Mapper = SERIAL,
+    on_progress: OnProgress | None = None,
+    on_record: Callable[[Records], object] | None = None,
+) -> Records:
+    """Algorithm 1: learn until there are as many episodes as asked for.
+
+    Args:
+        records: The rounds that were learned before.
+        execute: What runs an episode on the plant. The default simulates it.
+        workers: Who computes what can be computed apart.
+        on_progress: Called often, with where learning is.
+        on_record: Called with all records after each round. If it returns True, learning ends.
+    """
+    model_structure(task, settings)  # what cannot be learned is refused before the plant moves
+    found = tuple(records)
+    while len(found) < settings.episodes:
+        found = (*found, learn_episode(task, settings, found, on_progress, workers, execute))
+        if on_record is not None and on_record(found) is True:
+            break
+    return found
+
+
 @float64
 def learn_episode(
     task: Task,
     settings: Settings,
     records: Sequence[Record] = (),
-    on_progress: Callable[[Progress], object] | None = None,
-    crew: Crew = ALONE,
+    on_progress: OnProgress | None = None,
+    workers: Mapper = SERIAL,
+    execute: Execute = execution.execute,
 ) -> Record:
     """One round of Algorithm 1: what comes after `records`.
 
-    It knows the earlier rounds by their records alone, and takes its chance from the seed and its own number. So a run
-    can stop after any round, and go on from its records to the same result.
+    It knows the earlier rounds by their records alone, and takes its random numbers from the seed and its own number.
+    So a run can stop after any round, and go on from its records to the same result.
     """
 
-    def report(stage: Literal["execute", "train", "improve"]) -> Callable[..., None]:
-        def tell(fraction: float, cost: float | None = None) -> None:
+    def stage(name: Literal["execute", "train", "improve"]) -> Callable[..., None]:
+        def report(fraction: float, cost: float | None = None) -> None:
             if on_progress is not None:
-                on_progress(Progress(n, settings.episodes, stage, fraction, cost))
+                on_progress(Progress(len(records), settings.episodes, name, fraction, cost))
 
-        tell(0.0)
-        return tell
+        report(0.0)
+        return report
 
-    n, last = len(records), records[-1] if records else None
-    method, train = METHODS[settings.method], TRAINING[settings.training]
-    chance, start = jax.random.split(jax.random.fold_in(jax.random.key(settings.seed), n))
-
-    report("execute")
-    *before, first = task.logged or (None,)
-    if last is None and first is not None:
-        episode = first
-    else:
-        executor: Executor = (
-            RandomActions(task.action_limits) if last is None else method.executor(last.policy, last.dynamics)
-        )
-        episode = execute(task, executor, chance)  # line 4
-    fit: Fit = train(  # line 5
-        batch([*before, *(record.episode for record in records), episode]),
-        task.dynamics_features,
-        task.initial,
-        points=settings.points,
-        previous=None if last is None else last.fit,
-        crew=crew,
-        on_progress=report("train"),
-    )
-    problem = Problem(method.predictor, fit.dynamics, task.initial, task.cost, task.steps)
-    stuck = last is not None and last.predicted_cost > HOPELESS * (task.steps + 1)
-    fresh = [task.random_policy(key) for key in jax.random.split(start, FRESH)] if n < EARLY or stuck else []
-    found = search(  # lines 6 to 8
-        problem,
-        [record.policy for record in records],
-        fresh,
-        evaluations=settings.evaluations,
-        in_parts=max(settings.evaluations // IN_PARTS, 1) if settings.in_parts and n >= EARLY else 0,
-        made_in_parts=[record.policy for record in records[EARLY:]],
-        crew=crew,
-        on_progress=report("improve"),
-    )
+    on_plant, on_start = jax.random.split(jax.random.fold_in(jax.random.key(settings.seed), len(records)))
+    stage("execute")
+    episode = _experience(task, settings, records, execute, on_plant)  # lines 1 to 4: a random policy at first
+    fit = _train(task, settings, records, episode, workers, stage("train"))  # line 5
+    found = _improve(task, settings, records, episode, fit, on_start, workers, stage("improve"))  # lines 6 to 8
     predicted = found.problem.prediction(found.policy)
     return Record(episode, fit, found.policy, predicted, found.evaluations, found.stopped)
 
 
-def find(table: dict[str, T], name: str, what: str) -> T:
-    """Look a name up, or say which ones there are."""
-    if name not in table:
-        raise suggest(name, list(table), what)
-    return table[name]
+def _experience(task: Task, settings: Settings, records: Sequence[Record], execute: Execute, key: Array) -> Episode:
+    """The next episode: with the last policy; at first with random actions, or what was logged before."""
+    if not records and task.logged:
+        return task.logged[-1]
+    executor: Executor = RandomActions(task.action_limits)
+    if records:
+        executor = METHODS[settings.method].executor(records[-1].policy, records[-1].dynamics)
+    episode = execute(task, executor, key)
+    check_episode(task, episode)
+    return episode
+
+
+def _train(
+    task: Task,
+    settings: Settings,
+    records: Sequence[Record],
+    episode: Episode,
+    workers: Mapper,
+    on_progress: Callable[..., None],
+) -> Fit:
+    """A model of all data so far; training goes on from the last model."""
+    kind = model_structure(task, settings)
+    fit: Fit = TRAININGS[settings.training].fit(
+        batch([*task.logged[:-1], *(record.episode for record in records), episode]),
+        task.features(kind),
+        task.start,
+        structure=task.structure(kind),
+        sensors=task.sensors_with(np.ones(len(task.sensed))),
+        points=settings.points,
+        previous=records[-1].fit if records else None,
+        workers=workers,
+        on_progress=on_progress,
+    )
+    return fit
+
+
+def _improve(
+    task: Task,
+    settings: Settings,
+    records: Sequence[Record],
+    episode: Episode,
+    fit: Fit,
+    key: Array,
+    workers: Mapper,
+    on_progress: Callable[..., None],
+) -> Improvement:
+    """The best policy by prediction with the new model, from the earlier policies and from random ones."""
+    objective = OBJECTIVES[settings.objective].value(discount=task.discount)
+    problem = Problem(METHODS[settings.method].predictor, fit.dynamics, task.start, task.cost, task.steps, objective)
+    exploring = len(records) < EXPLORATION_EPISODES
+    stuck = bool(records) and records[-1].predicted_cost > RESTART_THRESHOLD * problem.worst
+    count = RANDOM_STARTS if exploring or stuck else 0
+    visited = _visited(task, settings, [*(record.episode for record in records), episode])
+    return search(
+        problem,
+        [record.policy for record in records],
+        [task.random_policy(start, visited) for start in jax.random.split(key, RANDOM_STARTS)[:count]],
+        evaluations=settings.evaluations,
+        split_evaluations=max(settings.evaluations // SPLIT_SHARE, 1) if settings.in_parts and not exploring else 0,
+        refined=[record.policy for record in records[EXPLORATION_EPISODES:]],
+        workers=workers,
+        on_progress=on_progress,
+    )
+
+
+def _visited(task: Task, settings: Settings, episodes: Sequence[Episode]) -> np.ndarray:
+    """Where the plant has been, roughly: what a first policy takes its sizes from if the task does not say them."""
+    trials, structure = batch([*task.logged[:-1], *episodes]), task.structure(model_structure(task, settings))
+    guesses = guess_states(trials, structure, task.sensors_with(np.ones(len(task.sensed))), task.start)
+    visited: np.ndarray = guesses.rows[:, :-1][guesses.usable]
+    return visited

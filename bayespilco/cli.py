@@ -1,28 +1,33 @@
 """The command line: `bayespilco learn cart-pole`."""
 
 import dataclasses
+import functools
+import inspect
 import json
+import operator
 import shlex
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
-from bayespilco import startup
+from bayespilco import interrupts, startup
+from bayespilco.interrupts import EXIT_INTERRUPTED
+from bayespilco.settings import EXECUTIONS, Settings
 from bayespilco.version import VERSION
 
 if TYPE_CHECKING:
-    from bayespilco.runs import RunDirectory
+    from bayespilco.runs import Run, RunDirectory
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False
 )
 
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_FAILED, EXIT_USAGE = 1, 2
 
 TensorBoardOption = Annotated[
     bool, typer.Option("--tensorboard", help="Write TensorBoard's files too (extra `tensorboard`).")
@@ -31,15 +36,64 @@ WorkersOption = Annotated[
     int | None,
     typer.Option(min=1, help="Processes to search policies with; the result is the same.", show_default="one per core"),
 ]
+SensorsOption = Annotated[
+    str | None,
+    typer.Option(help='Only these of the task\'s sensors, by name: "cart position,pole angle".', show_default="all"),
+]
+DelayOption = Annotated[
+    int | None, typer.Option(min=0, help="How many steps late the plant feels an action.", show_default="the task's")
+]
+DropoutOption = Annotated[
+    float | None,
+    typer.Option(help="The probability that a sample is lost, of each sensor on its own.", show_default="the task's"),
+]
+NoiseOption = Annotated[float | None, typer.Option(help="How many times the task's sensor noise.", show_default="1")]
 NoCacheOption = Annotated[
     bool,
     typer.Option("--no-cache", envvar=startup.NO_CACHE, help="Do not keep compiled code for the next run."),
 ]
 
 
-def _option(default: str, help: str) -> Any:
-    """An option that, left out, is as in the configuration given, or as by default: as said here (a test compares)."""
-    return typer.Option(help=help, show_default=default)
+TaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        metavar="FILE:NAME",
+        help="A task in a file of your own, file.py:name. A run does not keep the code of its plant.",
+        show_default=False,
+    ),
+]
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def with_settings(kind: type[Settings]) -> Callable[[Command], Command]:
+    """Give a command an option for each setting, in place of its `**settings`.
+
+    An option that is left out is None: its value is that of the configuration file, or else the default.
+    """
+
+    def change(function: Command) -> Command:
+        first, *rest = inspect.signature(function).parameters.values()
+        options = [_option(field) for field in dataclasses.fields(kind)]
+        changed = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in rest[:-1]]
+        function.__signature__ = inspect.Signature([first, *options, *changed])  # type: ignore[attr-defined]
+        function.__annotations__ = {each.name: each.annotation for each in (first, *options, *changed)}
+        return function
+
+    return change
+
+
+def _option(field: "dataclasses.Field[Any]") -> inspect.Parameter:
+    flag, no, default = field.name.replace("_", "-"), field.metadata["no"], str(field.default)
+    names = [f"--{flag}"]
+    if field.type is bool:
+        names, default = [f"--{flag}/--{no}" if no else f"--{flag}/--no-{flag}"], flag if field.default else no
+    option = typer.Option(*names, help=field.metadata["help"], show_default=default)
+    kind: Any = field.type
+    annotated = operator.getitem(Annotated, (kind | None, option))  # in brackets, checkers would take it for a type
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotated)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -48,6 +102,7 @@ def main(arguments: list[str] | None = None) -> None:
     startup.collect_rarely()
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("default", UserWarning)
             warnings.showwarning = lambda message, *_, **__: print(f"bayespilco: {message}", file=sys.stderr)
             code = app(arguments, prog_name="bayespilco", standalone_mode=False)
     except typer.TyperException as error:
@@ -56,6 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = _complain(str(error))
     except typer.Abort:
         code = EXIT_INTERRUPTED
+    interrupts.finish()
     sys.exit(code)
 
 
@@ -95,36 +151,27 @@ def bayespilco(
 - `bayespilco learn double-pendulum --points 100`: two motors; a model with more inputs needs more points
 - `bayespilco learn runs/first/config.toml --seed 4`: the same again with another seed
 - `bayespilco learn pendulum --from-data log.csv`: from data that there are already (docs/howto/own-data.md)
+- `bayespilco learn cart-pole --sensors "cart position,pole angle"`: without velocity sensors
+- `bayespilco learn cart-pole --delay 1 --dropout 0.3`: actions a step late, and three samples of ten lost
+- `bayespilco learn tanks.py:task`: a task of your own, in a file of your own (docs/howto/own-task.md)
 
-**Tasks**: cart-pole, pendulum, double-pendulum, spring (described by `bayespilco tasks`)
+**Tasks**: cart-pole, pendulum, double-pendulum, spring, tank, servo (described by `bayespilco tasks`)
 
 **Methods**: bayes-filter, pilco, deisenroth, dallaire (described by `bayespilco methods`)
 
-**The directory** gets config.toml, metrics.jsonl and one episode-NN.safetensors per episode while learning goes on, and
-evaluation.json, costs.png, learning.png, states.png, poses.png and motion.gif at the end. However learning was
-interrupted, `bayespilco resume` goes on from there."""
+**The directory** gets config.toml, task.json, metrics.jsonl and one episode-NN.safetensors per episode while learning
+goes on, and evaluation.json, costs.png, learning.png, states.png, poses.png and motion.gif at the end. However learning
+was interrupted, `bayespilco resume` goes on from there."""
 )
+@with_settings(Settings)
 def learn(
-    task: Annotated[str, typer.Argument(help="What to learn: a task, or the config.toml of a run.")],
-    method: Annotated[
-        str | None, _option("bayes-filter", "How to predict and execute; see `bayespilco methods`.")
+    task: Annotated[
+        str,
+        typer.Argument(help="What to learn: a task, one of your own (file.py:name), or the config.toml of a run."),
+    ],
+    executions: Annotated[
+        int | None, typer.Option(help="How often to execute the final policy.", show_default=str(EXECUTIONS))
     ] = None,
-    episodes: Annotated[int | None, _option("11", "Episodes in all, the first with random actions.")] = None,
-    seed: Annotated[int | None, _option("0", "The same seed gives the same run.")] = None,
-    training: Annotated[
-        str | None, _option("evidence", "How to train the dynamics: evidence, or direct (the paper's).")
-    ] = None,
-    points: Annotated[int | None, _option("50", "Inducing points of the dynamics model.")] = None,
-    evaluations: Annotated[int | None, _option("150", "Budget of one policy search, in values and gradients.")] = None,
-    in_parts: Annotated[
-        bool | None,
-        typer.Option(
-            "--in-parts/--whole",
-            help="Whether later policy searches predict from parts of the first state's distribution, or from one.",
-            show_default="in-parts",
-        ),
-    ] = None,
-    executions: Annotated[int | None, _option("100", "How often to execute the final policy.")] = None,
     from_data: Annotated[
         Path | None, typer.Option(help="Start from logged episodes, a CSV file, not from random actions.")
     ] = None,
@@ -132,50 +179,66 @@ def learn(
         Path | None, typer.Option(help="Where to save the run.", show_default="runs/TASK-METHOD-SEED")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in that directory.")] = False,
+    own_task: TaskOption = None,
+    sensors: SensorsOption = None,
+    delay: DelayOption = None,
+    dropout: DropoutOption = None,
+    noise: NoiseOption = None,
     workers: WorkersOption = None,
     tensorboard: TensorBoardOption = False,
     no_cache: NoCacheOption = False,
+    **settings: Any,
 ) -> None:
     """Learn a task, save the run, and draw predicted against executed costs."""
     if not no_cache:
         startup.keep_compiled_code()
-    from bayespilco import deployment, runs
-    from bayespilco.algorithm import find
+    from bayespilco import runs
+    from bayespilco.core.checks import unknown_name
+    from bayespilco.runs.directory import read_stored_task
+    from bayespilco.runs.own_tasks import is_file
     from bayespilco.tasks import TASKS
 
-    asked = runs.Config.read(Path(task), complete=False) if task.endswith(".toml") else runs.Config(task)
-    chosen = find(TASKS, asked.task, "task")()
-    if tensorboard:
-        runs.TensorBoard.check()
-    if from_data is None and task.endswith(".toml") and (logged := Path(task).parent / runs.LOGGED).exists():
+    repeated = task.endswith(".toml")
+    asked = runs.Config.read(Path(task), complete=False) if repeated else runs.Config(task)
+    if repeated and not own_task and asked.task not in TASKS:
+        unknown = unknown_name(asked.task, list(TASKS), "task")
+        raise ValueError(f"{task}: {unknown} A task of your own is given as well, with --task file.py:name.")
+    found = runs.find_task(own_task or (task if is_file(task) else asked.task))
+    if repeated and own_task is None and (kept := read_stored_task(Path(task).parent)) is not None:
+        found = found._replace(task=kept.task)  # the same again has the same sensors and delays
+    names = None if sensors is None else [name.strip() for name in sensors.split(",")]
+    found = found._replace(task=found.task.varied(names, delay, dropout, noise))
+    if repeated and found.task.name != asked.task:
+        raise ValueError(f"{task} is of the task {asked.task!r}; given {found.task.name!r}.")
+    if from_data is None and repeated and (logged := Path(task).parent / runs.LOGGED).exists():
         from_data = logged  # the same again begins with the same data
-    if from_data is not None:
-        chosen = deployment.with_logged(chosen, from_data)
-    options = {
-        "method": method,
-        "episodes": episodes,
-        "seed": seed,
-        "training": training,
-        "points": points,
-        "evaluations": evaluations,
-        "in_parts": in_parts,
-    }
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    settings = dataclasses.replace(asked.settings, **given)
-    config = runs.Config(asked.task, settings, asked.executions if executions is None else executions)
-    path = out or Path("runs") / f"{config.task}-{settings.method}-{settings.seed}"
-    with runs.RunDirectory.create(path, config, chosen, force=force) as directory:
-        _finish(directory, "Learning", tensorboard, workers)
+    given = {name: value for name, value in settings.items() if value is not None}
+    chosen = dataclasses.replace(asked.settings, **given)
+    path = out or Path("runs") / f"{found.task.name}-{chosen.method}-{chosen.seed}"
+    _report(
+        runs.learn,
+        found,
+        path,
+        tensorboard,
+        workers,
+        out=path,
+        force=force,
+        from_data=from_data,
+        executions=asked.executions if executions is None else executions,
+        **dataclasses.asdict(chosen),
+    )
 
 
 @app.command(
     epilog="""**Examples**
 
 - `bayespilco resume runs/first`: after Ctrl-C, a power cut or `kill -9`
-- `bayespilco resume runs/first --episodes 20`: a run that needs more episodes than it was given"""
+- `bayespilco resume runs/first --episodes 20`: a run that needs more episodes than it was given
+- `bayespilco resume runs/tanks --task tanks.py:task`: a task of your own, whose code a run does not keep"""
 )
 def resume(
     directory: Annotated[Path, typer.Argument(help="The directory of a run, what was `--out`.")],
+    task: TaskOption = None,
     episodes: Annotated[
         int | None, typer.Option(help="Episodes in all, if not as many as at first.", show_default="as at first")
     ] = None,
@@ -188,47 +251,45 @@ def resume(
         startup.keep_compiled_code()
     from bayespilco import runs
 
-    with runs.RunDirectory.open(directory) as opened:
-        if other := opened.config.other_version(directory):
-            print(f"bayespilco: {other}", file=sys.stderr)
-        if episodes is not None:
-            opened.extend(episodes)
-        if opened.finished:
-            print(f"Nothing to do: the run in {directory} is finished, with {len(opened.records)} episodes.")
-        else:
-            _finish(opened, "Resuming", tensorboard or opened.has_tensorboard, workers)
+    _report(functools.partial(runs.resume, directory), task, directory, tensorboard, workers, episodes=episodes)
 
 
-def _finish(directory: "RunDirectory", doing: str, tensorboard: bool, workers: int | None) -> None:
-    """Learn what the run in a directory still lacks, execute its policy, and draw."""
+def _report(
+    function: Callable[..., "Run"],
+    task: Any,
+    path: Path,
+    tensorboard: bool,
+    workers: int | None,
+    **named: Any,
+) -> None:
+    """Call `runs.learn` or `runs.resume`, execute and draw at the end, and say what came of it."""
     from bayespilco import report, runs
-    from bayespilco.console import Display, evaluation_sentence
-    from bayespilco.crew import Crew, available_cores
+    from bayespilco.console import evaluation_sentence
+    from bayespilco.runs.directory import own_events
+    from bayespilco.runs.workers import available_cores
 
-    run = runs.Run(directory.task, directory.config.settings, directory.records)
     console = Console(highlight=False)
-    after = f" after {len(run.records)} of {run.settings.episodes} episodes" if run.records else ""
-    console.print(
-        f"{doing} [bold]{escape(run.task.name)}[/] with [bold]{run.method}[/], seed {run.settings.seed}{after}, "
-        f"into {escape(str(directory.path))}"
-    )
-    watching = [runs.TensorBoard(directory.path)] if tensorboard else []
+    pictures: list[Path] | None = None
+
+    def on_end(run: "Run", directory: "RunDirectory") -> None:
+        nonlocal pictures
+        with console.status("executing the final policy, and drawing"):
+            pictures = report.conclude(run, directory)
+
+    tensorboard = tensorboard or (function is not runs.learn and bool(own_events(path)))
+    callbacks = [runs.TensorBoard(path)] if tensorboard else []
     try:
-        with Display(console, run) as display:
-            with Crew(workers or available_cores()) as crew:
-                run = runs.go_on(run, [runs.keep_in(directory), *watching, display.on_run], display.on_progress, crew)
-            display.say("executing the final policy")
-            executed = runs.load_evaluation(directory.path) or run.evaluate(directory.config.executions)
-            directory.keep_evaluation(executed)
-            pictures = report.save_figures(run, executed, directory.path)
-            directory.conclude(executed)
-    except (KeyboardInterrupt, OSError) as end:
-        saved = f"{len(directory.records)} of {run.settings.episodes} episodes are saved in {directory.path}"
-        sentence = f"{saved}; go on with: bayespilco resume {directory.path}"
-        if isinstance(end, OSError):
-            raise OSError(f"{end} {sentence}") from end
-        print(f"Interrupted. {sentence}", file=sys.stderr)
+        run = function(
+            task, callbacks=callbacks, on_end=on_end, progress=True, workers=workers or available_cores(), **named
+        )
+    except runs.Interrupted as end:
+        print(f"Interrupted. {end.sentence}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    if pictures is None:
+        print(f"Nothing to do: the run in {path} is finished, with {len(run.records)} episodes.")
+        return
+    executed = runs.load_evaluation(path)
+    assert executed is not None, "it was kept a moment ago"
     console.print(evaluation_sentence(run, executed))
     console.print(f"Pictures: {', '.join(map(str, pictures))}", soft_wrap=True, markup=False)
 
@@ -281,8 +342,13 @@ def reproduce(
     claim(study, out)
     console = Console(highlight=False)
     wanted = range(first_seed, first_seed + seeds)
+    finished = f"What is finished is in {out}; the same command goes on from there."
     try:
-        with Cluster(dask, out) if dask else Local(workers) as place, JobsDisplay(console) as display:
+        with (
+            interrupts.saying(lambda: finished),
+            Cluster(dask, out) if dask else Local(workers) as place,
+            JobsDisplay(console) as display,
+        ):
             failed = compute(
                 study,
                 out,
@@ -294,7 +360,7 @@ def reproduce(
                 on_seed=lambda seed, numbers: console.print(comparison_table(numbers)),
             )
     except KeyboardInterrupt:
-        print(f"Interrupted. What is finished is in {out}; the same command goes on from there.", file=sys.stderr)
+        print(f"Interrupted. {finished}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if (out / "index.html").exists():
         console.print(f"Results: {out / 'results.json'}, {out / 'index.html'}", soft_wrap=True, markup=False)
@@ -317,16 +383,56 @@ def export(
         int | None, typer.Option(min=0, help="Learned after which episode, counted from 0.", show_default="the last")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    task: TaskOption = None,
 ) -> None:
-    """Write the controller of a run as one file, which `bayespilco.controller` loads with NumPy alone."""
-    from bayespilco import export
-    from bayespilco.controller import timing
+    """Write the controller of a run as one file, which `bayespilco.deploy.controller` loads with NumPy alone."""
+    from bayespilco.deploy import export
+    from bayespilco.deploy.controller import timing
     from bayespilco.runs import Run
 
-    run = Run.load(directory)
+    run = Run.load(directory, task)
     taken = run.controller if episode is None else run.controller_after(episode)
     export.save(taken, out, force=force)
     print(f"{out}: {out.stat().st_size} bytes; {timing(taken, steps=200)}")
+
+
+@app.command(
+    "inspect",
+    epilog="""**Example**
+
+- `bayespilco inspect --delay log.csv --task cart-pole`: after how many steps the plant feels an action""",
+)
+def inspect_logs(
+    logs: Annotated[list[Path], typer.Argument(help="Logged episodes, CSV files (docs/howto/own-data.md).")],
+    task: Annotated[str, typer.Option(help="What was recorded: a task, or one of your own (file.py:name).")],
+    delay: Annotated[bool, typer.Option("--delay", help="Compare delays of the actions by their evidence.")] = False,
+    most: Annotated[int, typer.Option(min=1, help="The longest delay to try, in steps.")] = 5,
+    sensors: SensorsOption = None,
+    points: Annotated[int, typer.Option(min=1, help="Inducing points of each model.")] = 30,
+    workers: WorkersOption = None,
+    no_cache: NoCacheOption = False,
+) -> None:
+    """Say what logged data tell about the plant, before anything is learned."""
+    if not delay:
+        raise ValueError("Say what to inspect: --delay compares delays of the actions.")
+    if not no_cache:
+        startup.keep_compiled_code()
+    from bayespilco import runs
+    from bayespilco.deploy import bridge
+    from bayespilco.experiments.delays import delay_evidence
+    from bayespilco.runs.workers import WorkerPool, available_cores
+
+    names = None if sensors is None else [name.strip() for name in sensors.split(",")]
+    chosen = runs.find_task(task).task.varied(names)
+    episodes = [episode for log in logs for episode in bridge.with_logged(chosen, log).logged]
+    longest = min(most, min(episode.steps for episode in episodes) - 1)
+    console = Console(highlight=False)
+    with WorkerPool(workers or available_cores()) as pool, console.status("training a model for each delay"):
+        found = delay_evidence(chosen, episodes, range(longest + 1), points=points, workers=pool)
+    best = max(found.log_evidence)
+    for steps, evidence in zip(found.delays, found.log_evidence, strict=True):
+        console.print(f"{steps} steps, {1e3 * steps * chosen.dt:6.4g} ms: {evidence - best:8.1f} nats")
+    console.print(found.sentence)
 
 
 @app.command()
@@ -335,7 +441,7 @@ def tasks() -> None:
     from bayespilco.console import tasks_table
     from bayespilco.tasks import TASKS
 
-    Console(highlight=False).print(tasks_table({name: make() for name, make in TASKS.items()}))
+    Console(highlight=False).print(tasks_table({name: entry() for name, entry in TASKS.items()}))
 
 
 @app.command()

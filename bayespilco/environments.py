@@ -27,13 +27,14 @@ try:
 except ImportError as error:
     raise ImportError("Environments need the extra `gym`: pip install 'bayespilco[gym]'.") from error
 
-from bayespilco.algorithm import find
-from bayespilco.cost import SaturatingCost
-from bayespilco.features import AngleFeatures
-from bayespilco.gaussian import Gaussian
-from bayespilco.plants import Rig, Stop
-from bayespilco.precision import float64
+from bayespilco.control.cost import SaturatingCost
+from bayespilco.core.checks import lookup
+from bayespilco.core.features import AngleFeatures
+from bayespilco.core.gaussian import Gaussian
+from bayespilco.core.precision import as_float64, float64
+from bayespilco.deploy.rig import Rig, Stop
 from bayespilco.tasks import TASKS, Component, Task
+from bayespilco.tasks.task import RealPlant
 
 RESETS = 200
 """How often an environment is reset to see where it starts."""
@@ -152,16 +153,17 @@ def task(
         dt=float(dt),
         steps=steps,
         plant=Rig(plant, realtime=False),
-        action_limits=plant.limits,
-        initial=initial or Gaussian(np.zeros(len(names)), np.eye(len(names))),
-        sensor_std=sensor_std,
+        action_limits=as_float64(plant.limits),
+        initial=initial or Gaussian(as_float64(np.zeros(len(names))), as_float64(np.eye(len(names)))),
+        sensor_std=as_float64(sensor_std),
         cost=goal if isinstance(goal, SaturatingCost) else _near(names, turning, goal),
         **options,
     )
     # Only now that all is checked: what is wrong would make the resets fail, without a sentence.
     initial = initial or _where_it_starts(plant)
     plant.start = np.asarray(initial.mean)
-    return eqx.tree_at(lambda task: task.initial, made, initial)
+    started: Task = eqx.tree_at(lambda task: task.initial, made, initial)
+    return started
 
 
 def _indices(env: gym.Env, states: Mapping[str, Entry]) -> dict[str, Indices]:
@@ -207,7 +209,8 @@ def _where_it_starts(plant: EnvironmentPlant) -> Gaussian:
         plant.start = first[0]
     # If it starts at the same place always, the sensors' noise will do for what a filter does not know.
     floor = np.diag((0.1 * plant.sensor_std) ** 2)
-    return Gaussian(np.mean(first, axis=0), np.cov(first, rowvar=False).reshape(floor.shape) + floor)
+    cov = np.cov(first, rowvar=False).reshape(floor.shape) + floor
+    return Gaussian(as_float64(np.mean(first, axis=0)), as_float64(cov))
 
 
 def _near(names: list[str], angles: tuple[int, ...], goal: Mapping[str, tuple[float, float]]) -> SaturatingCost:
@@ -228,7 +231,8 @@ def _near(names: list[str], angles: tuple[int, ...], goal: Mapping[str, tuple[fl
     for i in turning:
         target += [np.sin(wanted[i][0]), np.cos(wanted[i][0])]
     widths = [wanted[i][1] for i in straight] + [wanted[i][1] for i in turning for _ in range(2)]
-    return SaturatingCost(AngleFeatures(turning, straight), target, np.diag(np.array(widths, dtype=float) ** -2))
+    weight = np.diag(np.array(widths, dtype=float) ** -2)
+    return SaturatingCost(AngleFeatures(turning, straight), as_float64(target), as_float64(weight))
 
 
 class TaskEnvironment(gym.Env):
@@ -241,30 +245,44 @@ class TaskEnvironment(gym.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
 
     def __init__(self, task: Task | str, render_mode: str | None = None) -> None:
-        self.task = find(TASKS, task, "task")() if isinstance(task, str) else task
-        if isinstance(self.task.plant, Rig) or self.task.sensor_std is None:
+        self.task = lookup(TASKS, task, "task")() if isinstance(task, str) else task
+        if isinstance(self.task.plant, RealPlant) or self.task.sensor_std is None:
             raise ValueError(f"Only a simulation can be an environment; the task {self.task.name!r} has a plant.")
         self.render_mode = render_mode
-        self.metadata = {**self.metadata, "render_fps": round(1 / self.task.dt)}
+        self.metadata = {**self.metadata, "render_fps": max(1, round(1 / self.task.dt))}
         self.action_space = spaces.Box(-1.0, 1.0, (len(self.task.actions),), dtype=np.float64)
-        self.observation_space = spaces.Box(-FAR, FAR, (len(self.task.states),), dtype=np.float64)
-        self.sensor_std = np.asarray(self.task.sensor_std)
+        self.observation_space = spaces.Box(-FAR, FAR, (len(self.task.sensed),), dtype=np.float64)
+        self._structure, self._sensors = self.task.structure(), self.task.true_sensors
         self._plant, self._cost = float64(jax.jit(self.task.plant)), float64(eqx.filter_jit(self.task.cost))
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         mean, cov = np.asarray(self.task.initial.mean), np.asarray(self.task.initial.cov)
-        self.state = self.np_random.multivariate_normal(mean, cov)
-        return self._observe(), self._truth()
+        rows = self.task.embedding @ self.np_random.multivariate_normal(mean, cov)
+        for row, reference in zip(self.task.reference_rows, self.task.references, strict=True):
+            rows[row] = reference.path[0] + reference.std * self.np_random.normal()
+        self.rows, self.time = rows, 0
+        return self._observe(), self._truth(self.task.rest)
 
+    @property
+    def state(self) -> np.ndarray:
+        """The plant's own states."""
+        return self.rows[: len(self.task.states)]
+
+    @float64
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         action = np.asarray(action, dtype=np.float64)
         if action.shape != self.action_space.shape or not np.isfinite(action).all():
             names = ", ".join(map(str, self.task.actions))
             raise ValueError(f"An action must be a number from -1 to 1 for each of {names}; given {action}.")
-        u = np.asarray(self.task.action_limits) * np.clip(action, -1.0, 1.0)
-        self.state = np.asarray(self._plant(self.state, u))
-        truth = self._truth()
+        u = np.asarray(self.task.action_middle + self.task.action_reach * np.clip(action, -1.0, 1.0))
+        felt = np.concatenate([self.rows, u])[list(self._structure.acting)]
+        following = (
+            self._structure.L @ self.rows + self._structure.M @ u + np.asarray(self._structure.drift_at(self.time))
+        )
+        following[: len(self.task.states)] = self._plant(self.state, felt)
+        self.rows, self.time = following, self.time + 1
+        truth = self._truth(u)
         return self._observe(), 1.0 - truth["cost"], False, False, truth
 
     def render(self) -> Any:
@@ -274,11 +292,18 @@ class TaskEnvironment(gym.Env):
 
         return picture(self.task, self.state, around=np.stack([self.state, np.asarray(self.task.initial.mean)]))
 
+    @float64
     def _observe(self) -> np.ndarray:
-        return self.state + self.sensor_std * self.np_random.normal(size=self.state.shape)
+        """What the sensors say; NaN where a sample is lost or not due."""
+        sensors = self._sensors
+        noise = np.sqrt(np.asarray(sensors.noise)) * self.np_random.normal(size=sensors.count)
+        z = np.asarray(sensors(as_float64(self.rows))) + noise
+        lost = self.np_random.uniform(size=sensors.count) < np.array(sensors.dropout or np.zeros(sensors.count))
+        return np.where(np.asarray(sensors.scheduled(self.time)) & ~lost, z, np.nan)
 
-    def _truth(self) -> dict[str, Any]:
-        return {"state": self.state.copy(), "cost": float(self._cost(self.state))}
+    def _truth(self, action: Any) -> dict[str, Any]:
+        cost = self._cost(as_float64(np.concatenate([self.rows, np.asarray(action)])))
+        return {"state": self.state.copy(), "cost": float(cost)}
 
 
 def _register() -> None:

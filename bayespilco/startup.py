@@ -1,14 +1,11 @@
 """Prepare a process of ours before JAX starts in it: one XLA thread, a patient collector, compiled code kept.
 
-Only the command line calls this. A library must not change its user's process; whoever writes a long-running program
-of their own can call the same functions first.
+Only the command line calls this. A library must not change its user's process. A long-running program of your own can
+call the same functions first, but works without them.
 
-**One thread.** On the CPU, XLA runs the independent parts of a program in a pool of threads. Its batched LAPACK kernels
-(Cholesky, triangular solves, eigenvalues) divide their batch over *the same* pool and wait for it. When as many of them
-run at once as the pool has threads, all threads wait and nobody works: the process hangs for good, on two cores within
-seconds. A pool of one thread runs them in turn. The pool's size is read once, when the first array is made, from
-`NPROC`; `--xla_cpu_multi_thread_eigen=false` does not change it, and pinning the process to one core during the start
-does, but leaves the pool's thread pinned there afterwards.
+**One thread.** The matrices of one prediction are small, and the cores are used by processes (`--workers`), each with
+one thread of XLA and of BLAS. More threads would compete for the same cores, and wait for each other on a busy machine.
+How many XLA has is read from `NPROC`, once, when the first array is made. It is a matter of speed only.
 """
 
 import gc

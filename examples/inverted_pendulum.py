@@ -12,14 +12,10 @@ import argparse
 import json
 from pathlib import Path
 
-from bayespilco import startup
+import numpy as np
 
-startup.single_thread()  # before JAX starts, which can hang with more
-
-import numpy as np  # noqa: E402
-
-from bayespilco import Run, environments, learn  # noqa: E402
-from bayespilco.plants import Rig  # noqa: E402
+from bayespilco import Run, Settings, environments, learn, startup
+from bayespilco.deploy.rig import Rig
 
 TRIALS, STEPS = 5, 1000
 
@@ -55,6 +51,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--episodes", type=int, default=10)
+    parser.add_argument("--points", type=int, default=Settings.points)
+    parser.add_argument("--evaluations", type=int, default=Settings.evaluations)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     startup.keep_compiled_code()
@@ -67,7 +65,8 @@ def main() -> None:
         (arguments.out / "returns.json").write_text(json.dumps(returns) + "\n")
         return all(each == STEPS for trials in returns[-2:] for each in trials) and len(returns) > 1
 
-    learn(make(), episodes=arguments.episodes, seed=arguments.seed, out=arguments.out, callbacks=[try_it])
+    settings = {name: getattr(arguments, name) for name in ("episodes", "seed", "points", "evaluations")}
+    learn(make(), **settings, out=arguments.out, callbacks=[try_it])
 
 
 if __name__ == "__main__":

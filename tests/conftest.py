@@ -4,10 +4,17 @@ Rank promotion stays allowed: the formulas subtract a mean from a table of point
 annotations catch what a forbidden promotion would.
 """
 
+import ctypes
+import gc
 import os
+import resource
+import sys
 
 # The tests compile far more than they compute. (Before JAX is imported; a flag already set is left alone.)
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 import pytest
@@ -21,11 +28,11 @@ hook = install_import_hook("bayespilco", "beartype.beartype")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "error")
-    config.addinivalue_line("markers", "slow: more cases of what is tested anyway; run with --slow")
+    config.addinivalue_line("markers", "slow: more of what is tested anyway; run with --slow")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slow", action="store_true", help="run every stored reference case, not a few of each kind")
+    parser.addoption("--slow", action="store_true", help="run the long tests too")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -35,3 +42,36 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+ENOUGH = 1.2e9
+"""Bytes of memory beyond which compiled code is given up between tests of one module, too."""
+
+
+def forget_compiled_code() -> None:
+    """JAX keeps all compiled code in memory. What is needed again is found in the cache on disk."""
+    jax.clear_caches()
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)  # gives back what was freed
+
+
+@pytest.fixture(autouse=True, scope="module")
+def little_memory_between_modules() -> Iterator[None]:
+    yield
+    forget_compiled_code()
+
+
+@pytest.fixture(autouse=True)
+def little_memory_between_tests() -> Iterator[None]:
+    yield
+    if memory() > ENOUGH:
+        forget_compiled_code()
+
+
+def memory() -> int:
+    """Bytes in use, as far as the system tells."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0

@@ -10,6 +10,8 @@ Conventions of the files (see golden/README.md for their list):
 - A derivative matrix flattens both sides in column-major order: `dSds` (E*E x D*D) reshaped with order "F" to
   (E, E, D, D) is dS[i,j]/ds[k,l]. A covariance is symmetric, so how its derivative is shared between [k,l] and
   [l,k] is a matter of taste: both sides are symmetrised before they are compared.
+- Derivatives by the incoming state `[m, s, v]` of `pc_ctrlBF` and `pc_propagateBF` are by the *upper triangles* of `s`
+  and `v`, column by column, as if both halves moved together; those of symmetric matrices are of upper triangles, too.
 - A policy's parameter vector has its fields in alphabetical order, each column-major (RBF: hyp, inputs, target(s);
   linear: b, w). RBF policies fix log signal std = 0 and log noise std = log 0.01.
 """
@@ -22,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.oracles import jacobian
 
@@ -47,14 +48,9 @@ def _arrays(value: Any) -> Any:
     return array
 
 
-def cases(name: str, quick: Collection[int] = (), skip: Collection[int] = ()) -> list[Any]:
-    """The numbers of a file's cases, as parameters of a test: those not `quick` run only with `--slow`.
-
-    Every case has shapes of its own and costs seconds of compilation, so the everyday run takes a few of each kind.
-    """
-    numbers = [number for number in range(len(load(name))) if number not in skip]
-    slow = pytest.mark.slow
-    return [pytest.param(number, marks=() if number in (quick or numbers) else slow) for number in numbers]
+def cases(name: str, skip: Collection[int] = ()) -> list[int]:
+    """The numbers of a file's cases, as parameters of a test."""
+    return [number for number in range(len(load(name))) if number not in skip]
 
 
 def indices(value: np.ndarray) -> tuple[int, ...]:
@@ -115,15 +111,48 @@ def compare(
     """
     arguments = {name: np.asarray(value, dtype=np.float64) for name, value in arguments.items()}
     values, jacobians = jacobian(lambda given: function(**given))(arguments)
+    assert_reference(values, jacobians, case, tolerance, derivative_tolerance)
+
+
+def assert_reference(
+    values: dict[str, Any],
+    jacobians: dict[str, dict[str, Any]],
+    case: dict[str, Any],
+    tolerance: float,
+    derivative_tolerance: float | None = None,
+) -> None:
+    """Compare values by name, and every derivative `d<name>d<argument>` that is stored."""
     compared = 0
     for name, value in values.items():
         assert_close(value, case[name].reshape(value.shape, order="F"), tolerance, name)
-        for by, argument in arguments.items():
+        for by, actual in jacobians[name].items():
             if (stored := case.get(f"d{name}d{by}")) is None:
                 continue
-            expected, actual = derivative(stored, value.shape, argument.shape), np.asarray(jacobians[name][by])
-            if argument.ndim == 2 and argument.shape[0] == argument.shape[1]:
+            actual = np.asarray(actual)
+            argument = actual.shape[np.ndim(value) :]
+            expected = derivative(stored, np.shape(value), argument)
+            if len(argument) == 2 and argument[0] == argument[1]:
                 expected, actual = symmetric(expected), symmetric(actual)
             assert_close(actual, expected, derivative_tolerance or tolerance, f"d{name}/d{by}")
             compared += 1
     assert compared or not any(key.startswith("d") for key in case), "no derivative was compared"
+
+
+def cropped(value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """The first entries along the first axes: what was there before padding."""
+    return np.asarray(value)[tuple(slice(size) for size in shape)]
+
+
+def upper(matrix: Any) -> Any:
+    """The upper triangle of a symmetric matrix, column by column (the first two axes)."""
+    columns, rows = np.tril_indices(matrix.shape[0])
+    return matrix[rows, columns]
+
+
+def from_upper(values: Any) -> Any:
+    """The symmetric matrix with this upper triangle."""
+    size = int((np.sqrt(8 * values.shape[0] + 1) - 1) / 2)
+    place = np.zeros((size, size), dtype=int)
+    columns, rows = np.tril_indices(size)
+    place[rows, columns] = place[columns, rows] = np.arange(values.shape[0])
+    return values[place]

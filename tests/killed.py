@@ -25,7 +25,7 @@ class Instead(SimpleNamespace):
 
 def kill_while_writing(moment: int) -> None:
     """Five moments per file: it is there and empty, half written, written, complete on disk, and renamed."""
-    from bayespilco import files
+    from bayespilco.deploy import files
 
     counter = itertools.count()
 
@@ -76,10 +76,11 @@ def kill_while_writing(moment: int) -> None:
 
 
 def replay(directory: Path) -> None:
-    from bayespilco.runs import Run, learning, load_evaluation
+    from bayespilco import algorithm
+    from bayespilco.runs import Run, load_evaluation
 
     run, executed = Run.load(directory), load_evaluation(directory)
-    learning.learn_episode = lambda task, settings, records, *_: run.records[len(records)]  # type: ignore[assignment]
+    algorithm.learn_episode = lambda task, settings, records, *_: run.records[len(records)]  # type: ignore[assignment]
     if executed is not None:
         Run.evaluate = lambda self, executions: executed  # type: ignore[method-assign, assignment, misc]
 

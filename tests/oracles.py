@@ -3,20 +3,22 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
 
-def jacobian(function: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, Any]]:
+def jacobian(function: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     """The value of `function`, and its derivative by reverse mode: leaves of shape `output + input`.
 
+    With respect to its first argument. Others may be given too, and with equal shapes the compiled code is used again.
     One row after the other: `jax.jacrev` batches all rows, and on few cores XLA may then wait for itself forever.
     """
 
-    def value_and_jacobian(argument: Any) -> tuple[Any, Any]:
-        value, pull_back = jax.vjp(function, argument)
+    def value_and_jacobian(argument: Any, *others: Any) -> tuple[Any, Any]:
+        value, pull_back = jax.vjp(lambda given: function(given, *others), argument)
         flat, unravel = ravel_pytree(value)
         rows = jax.lax.map(lambda row: pull_back(unravel(row))[0], jnp.eye(flat.size))
         leaves, structure = jax.tree.flatten(value)
@@ -28,7 +30,7 @@ def jacobian(function: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, Any]]
         parts = [of_leaf(leaf, end) for leaf, end in zip(leaves, ends, strict=True)]
         return value, jax.tree.unflatten(structure, parts)
 
-    return jax.jit(value_and_jacobian)
+    return eqx.filter_jit(value_and_jacobian)
 
 
 def directional_difference(function: Callable[[Any], Any], at: Any, along: Any, step: float = 1e-4) -> float:

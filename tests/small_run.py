@@ -1,17 +1,22 @@
 """A run of `learn` in miniature, put together by hand: real parts, but neither training nor policy search."""
 
 import functools
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from bayespilco import METHODS, Dynamics, Episode, LinearPolicy, Record, Run, Settings, execute, predict, tasks
+from bayespilco.algorithm import TRAININGS
+from bayespilco.core.gp import condition
+from bayespilco.core.optimise import Reason
+from bayespilco.core.registry import Entry
 from bayespilco.execution import RandomActions
-from bayespilco.gp import condition
 from bayespilco.training.evidence import EvidenceFit
-from bayespilco.training.trajectory import Frame, Parameters
+from bayespilco.training.trajectory import Layout, Parameters
 
 
 @functools.cache
@@ -27,7 +32,7 @@ def small_run(records: int = 2) -> Run:
         policy = LinearPolicy(jnp.array([[-1.0, -0.5]]), jnp.array([0.7 + 0.1 * number]), task.policy_features, [2.0])
         method = METHODS["bayes-filter"]
         predicted = eqx.filter_jit(predict)(method.predictor, policy, dynamics, task.initial, task.cost, task.steps)
-        made.append(Record(episode, fit, policy, predicted, 10 + number, "the gradient vanished"))
+        made.append(Record(episode, fit, policy, predicted, 10 + number, Reason.CONVERGED))
         executor = method.executor(policy, dynamics)
     return Run(task, Settings(episodes=records), tuple(made))
 
@@ -40,11 +45,20 @@ def _fit(episode: Episode) -> EvidenceFit:
     inputs = np.concatenate([z, u], axis=1)
     centre, scale = inputs.mean(axis=0), inputs.std(axis=0)
     scaled = jnp.asarray((inputs - centre) / scale)
-    frame = Frame(features, jnp.asarray(centre), jnp.asarray(scale), scaled[:points], task.initial)
+    layout = Layout(
+        features,
+        task.structure(),
+        task.sensors_with(scale[:2] ** 2),
+        task.initial,
+        jnp.asarray(centre),
+        jnp.asarray(scale),
+        jnp.asarray(scale[:2]),
+        scaled[:points],
+    )
     two = jnp.zeros(2)
-    parameters = Parameters(jnp.zeros((2, 3)), two, two - 1, two - 2, 0.1 * jnp.ones((2, frame.basis_size)))
-    root = jnp.eye(2 * frame.basis_size) + jnp.tril(jnp.full((16, 16), 0.01))
-    return EvidenceFit(_dynamics(episode), 12.5, 60, "the budget of 60 evaluations was spent", parameters, frame, root)
+    parameters = Parameters(jnp.zeros((2, 3)), two, two - 1, two - 2, 0.1 * jnp.ones((2, layout.basis_size)))
+    root = jnp.eye(2 * layout.basis_size) + jnp.tril(jnp.full((16, 16), 0.01))
+    return EvidenceFit(_dynamics(episode), 12.5, 60, Reason.BUDGET, parameters, layout, root)
 
 
 def _dynamics(episode: Episode) -> Dynamics:
@@ -55,7 +69,15 @@ def _dynamics(episode: Episode) -> Dynamics:
     inputs = np.concatenate([x[:-1], u], axis=1)
     slope = np.eye(2, 3)
     gp = condition(inputs, x[1:], np.full((2, 3), 2.0), np.full(2, 0.5), np.full(2, 1e-4), slope, np.zeros(2))
-    return Dynamics(gp, task.dynamics_features, np.square([0.021, 0.09]), np.full(2, 1e-6))
+    sensors = task.sensors_with(np.square([0.021, 0.09]))
+    return Dynamics(gp, task.dynamics_features, sensors, np.full(2, 1e-6), task.structure())
+
+
+def replace_training(monkeypatch: pytest.MonkeyPatch, name: str, fit: Callable[..., object]) -> None:
+    """Let a training of the table be another function for the length of a test."""
+    entry = TRAININGS[name]
+    changed = Entry(name, entry.value._replace(fit=fit), entry.description, entry.extras)
+    monkeypatch.setitem(TRAININGS._entries, name, changed)
 
 
 def assert_same(one: object, other: object) -> None:

@@ -6,13 +6,13 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from bayespilco.cost import SaturatingCost
-from bayespilco.dynamics import Dynamics
-from bayespilco.features import AngleFeatures
-from bayespilco.gaussian import Gaussian
-from bayespilco.gp import GaussianProcess, condition, condition_sparse
-from bayespilco.policy import LinearPolicy, Policy, RBFPolicy
-from bayespilco.prediction import predict
+from bayespilco.control.cost import SaturatingCost
+from bayespilco.control.policy import LinearPolicy, Policy, RBFPolicy
+from bayespilco.control.prediction import predict
+from bayespilco.core.features import AngleFeatures
+from bayespilco.core.gaussian import Gaussian
+from bayespilco.core.gp import GaussianProcess, condition, condition_sparse
+from bayespilco.model.dynamics import Dynamics
 
 ANGLE = 1
 run = eqx.filter_jit(predict)
@@ -62,9 +62,9 @@ def gp(kind: str = "full", points: int = 15) -> GaussianProcess:
         cross.append(-W[a] @ basis @ posterior)
     precision = np.stack([W[a] - W[a] @ basis @ cov[a] @ basis.T @ W[a] for a in range(2)])
     return eqx.tree_at(
-        lambda g: (g.precision, g.cross_cov, g.linear_cov),
+        lambda g: (g.precision, g.cross_cov, g.linear_cov, g.root),
         base,
-        (jnp.asarray(precision), jnp.asarray(np.stack(cross)), jnp.asarray(np.stack(cov))),
+        (jnp.asarray(precision), jnp.asarray(np.stack(cross)), jnp.asarray(np.stack(cov)), None),
         is_leaf=lambda leaf: leaf is None,
     )
 

@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from bayespilco import METHODS, Progress, Run, algorithm, execution, learn, prediction, resume, tasks
-from bayespilco.algorithm import TRAINING
-from bayespilco.improvement import Problem, search
-from bayespilco.policy import Policy
+from bayespilco import METHODS, Progress, Run, algorithm, execution, learn, resume, tasks
+from bayespilco.control import prediction
+from bayespilco.control.policy import Policy
+from bayespilco.control.search import Problem, search
 from bayespilco.training.direct import fit_direct
-from tests.small_run import assert_same, small_run
+from tests.small_run import assert_same, replace_training, small_run
 
 
 def _learn(**changes: object) -> Run:
@@ -58,7 +58,7 @@ def test_every_method_runs(method: str) -> None:
 
 
 def test_direct_training_runs_in_the_loop_and_is_resumed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(TRAINING, "direct", functools.partial(fit_direct, evaluations=10))
+    replace_training(monkeypatch, "direct", functools.partial(fit_direct, evaluations=10))
     run = _learn(training="direct", method="pilco", episodes=2, evaluations=5, out=tmp_path / "run")
     assert np.isfinite(run.records[-1].predicted_cost) and run.settings.training == "direct"
     (tmp_path / "run" / "episode-01.safetensors").unlink()
@@ -75,11 +75,11 @@ def test_a_search_that_is_stuck_starts_afresh_however_late(monkeypatch: pytest.M
         return search(problem, earlier, fresh, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(algorithm, "search", searched)
-    monkeypatch.setitem(TRAINING, "evidence", lambda *_, **__: run.records[-1].fit)
+    replace_training(monkeypatch, "evidence", lambda *_, **__: run.records[-1].fit)
     predicted = run.records[-1].predicted_cost / (run.task.steps + 1)
     for early, hopeless, expected in ((3, 1.0, 4), (2, 1.0, 0), (2, predicted + 0.01, 0), (2, predicted - 0.01, 4)):
-        monkeypatch.setattr(algorithm, "EARLY", early)
-        monkeypatch.setattr(algorithm, "HOPELESS", hopeless)
+        monkeypatch.setattr(algorithm, "EXPLORATION_EPISODES", early)
+        monkeypatch.setattr(algorithm, "RESTART_THRESHOLD", hopeless)
         algorithm.learn_episode(run.task, settings, run.records)
         assert started.pop() == expected
 

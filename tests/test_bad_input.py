@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bayespilco.cost import SaturatingCost
-from bayespilco.dynamics import Dynamics
-from bayespilco.episode import Episode, batch
-from bayespilco.features import AngleFeatures
-from bayespilco.gaussian import Gaussian
-from bayespilco.gp import GaussianProcess, condition, condition_sparse
-from bayespilco.policy import LinearPolicy, RBFPolicy
+from bayespilco.control.cost import SaturatingCost
+from bayespilco.control.policy import LinearPolicy, RBFPolicy
+from bayespilco.core.features import AngleFeatures
+from bayespilco.core.gaussian import Gaussian
+from bayespilco.core.gp import GaussianProcess, condition, condition_sparse
+from bayespilco.model.dynamics import Dynamics
+from bayespilco.model.episode import Episode, batch
 from tests import systems
 
 TWO = AngleFeatures((), (0, 1))
@@ -48,7 +48,7 @@ def dynamics(**changes: Any) -> Dynamics:
     fields = {
         "gp": systems.gp(),
         "features": AngleFeatures((1,), (0, 1, 2)),
-        "sensor_noise": np.ones(2),
+        "sensors": np.ones(2),
         "process_noise": np.zeros(2),
     }
     return Dynamics(**(fields | changes))
@@ -105,8 +105,8 @@ CASES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "duplicated inducing points": (lambda: conditioned(True, inducing=np.zeros((2, 2))), ["singular", "ridge"]),
     # Dynamics
-    "one noise for two states": (lambda: dynamics(sensor_noise=[1.0]), ["sensor_noise", r"\(2,\)", r"given \(1,\)"]),
-    "no sensor noise": (lambda: dynamics(sensor_noise=[0.0, 1.0]), ["sensor_noise", "positive", "0"]),
+    "one noise for two states": (lambda: dynamics(sensors=[1.0]), ["sensor_noise", r"\(2,\)", r"given \(1,\)"]),
+    "no sensor noise": (lambda: dynamics(sensors=[0.0, 1.0]), ["sensor_noise", "positive", "0"]),
     "negative process noise": (lambda: dynamics(process_noise=[-1.0, 1.0]), ["process_noise", "negative", "-1"]),
     "noise not finite": (lambda: dynamics(process_noise=[NAN, 1.0]), ["process_noise", "finite", "nan"]),
     "features of another size": (
@@ -145,7 +145,7 @@ CASES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "states of another length": (
         lambda: Episode(np.zeros((3, 2)), np.zeros((2, 1)), states=np.zeros((2, 2))),
-        ["states", r"\(3, 2\)", r"\(2, 2\)"],
+        ["states", "as many rows as its observations, 3", r"\(2, 2\)"],
     ),
     "no episodes": (lambda: batch([]), ["at least one"]),
     "episodes of different plants": (
@@ -176,7 +176,7 @@ def test_batch_pads_with_what_is_not_observed() -> None:
     short, long = Episode([[1.0], [2.0]], [[0.5]]), Episode([[1.0], [2.0], [3.0]], [[0.5], [0.6]])
     trials = batch([short, long, long])
     assert trials.observations.shape[1:] == (3, 1) and trials.actions.shape[1:] == (2, 1)
-    np.testing.assert_array_equal(trials.observed[:3].sum(axis=1), [2, 3, 3])
+    np.testing.assert_array_equal(trials.observed[:3].sum(axis=(1, 2)), [2, 3, 3])
     np.testing.assert_array_equal(trials.transitions[:3].sum(axis=1), [1, 2, 2])
     assert not trials.observed[3:].any(), "whatever number of trials it is padded to"
     np.testing.assert_array_equal(trials.observations[0, :, 0], [1.0, 2.0, 0.0])

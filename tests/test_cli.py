@@ -1,7 +1,9 @@
 """The command: what it writes, what it says, and how it fails."""
 
 import contextlib
+import dataclasses
 import errno
+import inspect
 import os
 import re
 import signal
@@ -14,12 +16,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from rich.console import Console
+from typer.main import get_command
+from typer.testing import CliRunner
 
-from bayespilco import METHODS, Progress, Record, Run, Settings, Task, runs, tasks
-from bayespilco.cli import main
+from bayespilco import METHODS, Progress, Record, Run, Settings, Task, learn, runs, tasks
+from bayespilco.cli import main, with_settings
 from bayespilco.console import Display
-from bayespilco.crew import Crew
+from bayespilco.core.optimise import Reason
+from bayespilco.settings import setting
 from bayespilco.version import VERSION
 from tests.small_run import small_run
 
@@ -37,7 +43,7 @@ def calm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Learning that takes no time: the records of the small run."""
 
-    def learn_episode(_: Task, settings: Settings, records: Sequence[Record], on_progress: Any, crew: Crew) -> Record:
+    def learn_episode(_: Task, settings: Settings, records: Sequence[Record], on_progress: Any, *__: Any) -> Record:
         number = len(records)
         if settings.seed == 99 and number == 2:
             raise KeyboardInterrupt
@@ -45,7 +51,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         on_progress(Progress(number, settings.episodes, "improve", 0.5, 3.21))
         return small_run(4).records[number]
 
-    monkeypatch.setattr("bayespilco.runs.learning.learn_episode", learn_episode)
+    monkeypatch.setattr("bayespilco.algorithm.learn_episode", learn_episode)
 
 
 @pytest.fixture
@@ -76,6 +82,7 @@ def test_learning_leaves_a_run_and_pictures(capsys: pytest.CaptureFixture[str]) 
         "motion.gif",
         "poses.png",
         "states.png",
+        "task.json",
     ]
     assert len(Run.load("first").records) == 2
     executed = runs.load_evaluation("first")
@@ -86,7 +93,7 @@ def test_learning_leaves_a_run_and_pictures(capsys: pytest.CaptureFixture[str]) 
     assert f"cost {first.executed_cost:.2f} of at most 21" in " ".join(shown.split())
     assert f"predicted cost {second.predicted_cost:.2f}" in shown
     assert "velocity [m/s]" in shown
-    assert "search stopped after 11 evaluations: the gradient vanished" in " ".join(shown.split())
+    assert f"search stopped after 11 evaluations: {Reason.CONVERGED.sentence}." in " ".join(shown.split())
     error = costs.std(ddof=1) / np.sqrt(2)
     assert f"executed 2 times: cost {costs.mean():.2f} ± {error:.2f}" in " ".join(shown.split())
     assert "first/costs.png" in shown
@@ -130,7 +137,7 @@ def test_an_interrupted_run_is_resumed_and_a_finished_one_left_alone(
 ) -> None:
     options = ("learn", "spring", "--seed", "99", "--executions", "2", "--out", "cut")
     assert run(*options, "--episodes", "4", "--tensorboard") == 130
-    monkeypatch.setattr("bayespilco.runs.learning.learn_episode", lambda *given: small_run(4).records[len(given[2])])
+    monkeypatch.setattr("bayespilco.algorithm.learn_episode", lambda *given: small_run(4).records[len(given[2])])
     capsys.readouterr()
     assert run("resume", "cut") == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -185,7 +192,7 @@ def test_a_run_of_another_version_is_used_with_a_note(
     assert run("learn", "spring", "--seed", "99", "--episodes", "3", "--executions", "2", "--out", "cut") == 130
     text = Path("cut/config.toml").read_text().replace(f'"{runs.Config("").version}"', '"0.0.7"')
     Path("cut/config.toml").write_text(text)
-    monkeypatch.setattr("bayespilco.runs.learning.learn_episode", lambda *given: small_run(4).records[len(given[2])])
+    monkeypatch.setattr("bayespilco.algorithm.learn_episode", lambda *given: small_run(4).records[len(given[2])])
     capsys.readouterr()
     note = f"bayespilco: The run in cut was begun by bayespilco 0.0.7; this is {VERSION}, and may differ.\n"
     assert run("resume", "cut") == 0
@@ -242,9 +249,9 @@ def test_a_full_disk_ends_with_a_sentence_and_the_last_good_state(
     written: list[object] = []
 
     def fsync(descriptor: int) -> None:
-        """Room for the configuration, one episode and its line; each is followed by the directory's own."""
+        """Room for the task, the configuration, one episode and its line; each is followed by the directory's own."""
         written.append(descriptor)
-        if len(written) > 6:
+        if len(written) > 8:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as full:
@@ -254,7 +261,7 @@ def test_a_full_disk_ends_with_a_sentence_and_the_last_good_state(
         "bayespilco: Cannot write full/episode-01.safetensors: No space left on device. "
         "1 of 3 episodes are saved in full; go on with: bayespilco resume full\n"
     )
-    names = ["config.toml", "episode-00.safetensors", "metrics.jsonl"]
+    names = ["config.toml", "episode-00.safetensors", "metrics.jsonl", "task.json"]
     assert sorted(file.name for file in Path("full").iterdir()) == names
     assert run("resume", "full") == 0
     assert len(Run.load("full").records) == 3
@@ -273,7 +280,7 @@ def test_a_file_size_limit_is_met_in_the_middle_of_a_file(capsys: pytest.Capture
     error = capsys.readouterr().err
     assert error.startswith("bayespilco: Cannot write full/episode-00.safetensors: File too large.")
     assert error.count("\n") == 1
-    assert [file.name for file in Path("full").iterdir()] == ["config.toml"]
+    assert sorted(file.name for file in Path("full").iterdir()) == ["config.toml", "task.json"]
 
 
 @pytest.mark.skipif(not Path("/sys").is_dir(), reason="needs a directory that even root cannot write to")
@@ -355,9 +362,48 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     words = " ".join(shown.replace("│", " ").split())
     for name, value in runs.Config("").entries().items():
         flag, default = (name, value) if name != "in_parts" else ("in-parts --whole", "in-parts")
-        assert name in ("task", "version") or re.search(rf"--{flag} [^-]*\[default: \({default}\)\]", words), name
+        pattern = rf"--{flag} (?:(?!--).)*\[default: \({default}\)\]"
+        assert name in ("task", "version") or re.search(pattern, words), name
     assert run("resume", "--help") == 0
     assert "kill -9" in capsys.readouterr().out
+
+
+def options_of(command: Any) -> list[str]:
+    return [each.name for each in get_command(command).params]
+
+
+def test_a_setting_is_one_line() -> None:
+    """Its option, its argument of `learn`, its entry of config.toml and its help are all made from it."""
+    names = [field.name for field in dataclasses.fields(Settings)]
+    assert names == list(inspect.signature(learn).parameters)[1:2] + [
+        name for name in inspect.signature(learn).parameters if name in names[1:]
+    ]
+    assert all(
+        f"{field.name}: {field.metadata['help']}" in (learn.__doc__ or "") for field in dataclasses.fields(Settings)
+    )
+
+    kind = dataclasses.make_dataclass(
+        "More", [("patience", int, setting(7, "How long to wait.", lowest=2))], bases=(Settings,), frozen=True
+    )
+    given: dict[str, Any] = {}
+
+    @with_settings(kind)
+    def command(task: str, force: bool = False, **settings: Any) -> None:
+        given.update(settings)
+
+    app = typer.Typer()
+    app.command()(command)
+    assert options_of(app)[: len(names) + 2] == ["task", *names, "patience"]
+    assert CliRunner().invoke(app, ["x", "--patience", "9", "--whole"]).exit_code == 0
+    assert (given["patience"], given["in_parts"], given["seed"]) == (9, False, None)
+    shown = " ".join(CliRunner().invoke(app, ["--help"]).output.split())
+    assert "How long to wait." in shown and "(7)" in shown
+    with pytest.raises(ValueError, match="patience must be at least 2; given 1"):
+        kind(patience=1)
+    with pytest.raises(ValueError, match="in_parts must be True or False; given 3"):
+        kind(in_parts=3)
+    with pytest.raises(ValueError, match=r"Unknown setting 'pionts'.*Did you mean 'points'\?"):
+        learn("spring", pionts=3)
 
 
 def test_lists_are_complete(capsys: pytest.CaptureFixture[str]) -> None:
@@ -374,7 +420,7 @@ def test_lists_are_complete(capsys: pytest.CaptureFixture[str]) -> None:
 IN_A_PROCESS = """
 import os, sys
 from bayespilco.cli import main
-from bayespilco.crew import Crew
+from bayespilco.runs.workers import WorkerPool
 try:
     main(sys.argv[1:])
 finally:
@@ -389,7 +435,7 @@ OF_THE_TESTS = ("NPROC", "BAYESPILCO_NO_CACHE", "JAX_COMPILATION_CACHE_DIR")
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads where Linux lists them")
 def test_the_process_has_one_xla_thread_and_survives_without_a_home(tmp_path: Path) -> None:
-    """Several threads can wait for each other forever: see `startup`."""
+    """The cores are used by processes: see `startup`."""
     nowhere = {"HOME": "/nonexistent", "XDG_CACHE_HOME": "/proc/nonexistent"}
     environment = {k: v for k, v in os.environ.items() if k not in OF_THE_TESTS} | nowhere
     source = str(Path(__file__).parents[1])

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bayespilco.belief import Belief
-from bayespilco.gaussian import Gaussian
-from bayespilco.prediction import Filtered, Prediction, Unfiltered
+from bayespilco.control.prediction import Filtered, Prediction, Unfiltered
+from bayespilco.core.gaussian import Gaussian
+from bayespilco.model.belief import Belief
 from tests import systems
 from tests.oracles import Sampled, centred
 

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bayespilco import compilation, learn
-from bayespilco.compilation import compiled
-from bayespilco.precision import float64
+from bayespilco import learn
+from bayespilco.core import compilation
+from bayespilco.core.compilation import compiled
+from bayespilco.core.precision import float64
 
 
 def test_a_run_compiles_each_function_a_handful_of_times(caplog: pytest.LogCaptureFixture) -> None:

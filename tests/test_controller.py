@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -19,11 +20,13 @@ import pytest
 import bayespilco
 from bayespilco import Controller, Gaussian, Task, tasks
 from bayespilco.cli import main
-from bayespilco.controller import NO_SUM, signed
-from bayespilco.dynamics import Dynamics
-from bayespilco.execution import Learned, filtered, unfiltered
-from bayespilco.gp import condition
-from bayespilco.policy import LinearPolicy, Policy
+from bayespilco.control.policy import LinearPolicy, Policy
+from bayespilco.core.gp import condition
+from bayespilco.deploy.bridge import controller as controller_for
+from bayespilco.deploy.controller import NO_SUM, signed
+from bayespilco.execution import PolicyExecutor, filtered, unfiltered
+from bayespilco.model.dynamics import Dynamics
+from bayespilco.moved import MOVED
 from bayespilco.tasks import Component
 from tests import systems
 from tests.small_run import small_run
@@ -83,10 +86,13 @@ def case(name: str) -> Case:
     )
 
 
-def actions_of_the_library(executor: Learned, initial: Gaussian, observations: np.ndarray) -> np.ndarray:
+def actions_of_the_library(executor: PolicyExecutor, initial: Gaussian, observations: np.ndarray) -> np.ndarray:
     @eqx.filter_jit
-    def run(executor: Learned, z: jax.Array) -> jax.Array:
-        return jax.lax.scan(lambda carry, z: executor.step(carry, z, jax.random.key(0)), executor.start(initial), z)[1]
+    def run(executor: PolicyExecutor, z: jax.Array) -> jax.Array:
+        def step(carry: object, now: tuple[jax.Array, jax.Array]) -> tuple[object, jax.Array]:
+            return executor.step(carry, now[0], now[1], jax.random.key(0))
+
+        return jax.lax.scan(step, executor.start(initial), (z, jnp.arange(len(z))))[1]
 
     return np.asarray(run(executor, jnp.asarray(observations)))
 
@@ -110,7 +116,7 @@ def wander(missing: float, states: int = 2) -> np.ndarray:
 )
 @pytest.mark.parametrize("policy", ["rbf", "linear"])
 def test_acts_as_the_library_does(
-    policy: str, name: str, make: Callable[..., Learned], missing: float, tmp_path: Path
+    policy: str, name: str, make: Callable[..., PolicyExecutor], missing: float, tmp_path: Path
 ) -> None:
     """To 1e-9 along a whole episode; also when read back from a file."""
     task, dynamics, policies = case(name)
@@ -118,7 +124,7 @@ def test_acts_as_the_library_does(
     z = np.asarray(task.initial.mean) + wander(missing, len(task.states))
     expected = actions_of_the_library(executor, task.initial, z)
     assert (np.ptp(expected, axis=0) > 0.1).all(), "the actions should differ"
-    controller = executor.controller(task)
+    controller = controller_for(task, executor)
     (tmp_path / "file").write_bytes(controller.to_bytes())
     for each in (controller, controller, Controller.load(tmp_path / "file")):  # a second episode starts as the first
         each.reset()
@@ -130,23 +136,23 @@ def test_acts_as_the_library_does(
 def test_missing_entries_are_left_out_of_the_update() -> None:
     """An entry that is missing is one whose sensor has infinite noise: the limit of a very noisy one."""
     dynamics, policy = systems.dynamics(), systems.policy()
-    noisy = eqx.tree_at(lambda d: d.sensor_noise, dynamics, jnp.array([0.15**2, 1e12]))
-    one = filtered(policy, dynamics).controller(task())
-    other = filtered(policy, noisy).controller(task())
+    noisy = eqx.tree_at(lambda d: d.sensors.noise, dynamics, jnp.array([0.15**2, 1e12]))
+    one = controller_for(task(), filtered(policy, dynamics))
+    other = controller_for(task(), filtered(policy, noisy))
     assert np.allclose(one.act([0.5, np.nan]), other.act([0.5, 0.7]), atol=1e-9)
     assert np.allclose(one.mean, other.mean, atol=1e-9) and np.allclose(one.cov, other.cov, atol=1e-9)
     # Without any observation the belief is only predicted, and becomes less certain.
     before = one.cov
-    assert (np.diag(filtered(policy, dynamics).controller(task()).cov) > 0).all()
+    assert (np.diag(controller_for(task(), filtered(policy, dynamics)).cov) > 0).all()
     one.act([np.nan, np.nan])
-    seen = filtered(policy, dynamics).controller(task())
+    seen = controller_for(task(), filtered(policy, dynamics))
     seen.act([0.5, np.nan])
     seen.act([0.5, 0.5])
     assert (np.diag(one.cov) > np.diag(seen.cov)).all() and np.isfinite(before).all()
 
 
 def test_a_belief_that_ran_away_starts_anew() -> None:
-    controller = filtered(systems.policy(), systems.dynamics()).controller(task())
+    controller = controller_for(task(), filtered(systems.policy(), systems.dynamics()))
     fresh = controller.act([0.3, 0.4])
     controller.reset()
     controller.cov[0, 0] = 1e300
@@ -161,7 +167,8 @@ def test_a_belief_that_ran_away_starts_anew() -> None:
 
 IN_A_PROCESS = """
 import sys
-from bayespilco.controller import Controller
+from bayespilco.deploy.controller import Controller
+import bayespilco.controller, bayespilco.export, bayespilco.logs, bayespilco.plants
 controller = Controller.load(sys.argv[1])
 print([float(controller.act(z)[0]).hex() for z in ([0.1, 0.2], [float("nan")] * 2, [0.3, float("nan")])])
 heavy = sorted({name.split(".")[0] for name in sys.modules} & {"jax", "jaxlib", "equinox", "scipy", "safetensors"})
@@ -210,14 +217,14 @@ def test_export_writes_a_file_that_numpy_alone_can_run(
 def test_the_step_time_is_measured_by_a_command(tmp_path: Path) -> None:
     def command(file: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-W", "error", "-m", "bayespilco.controller", str(file)],
+            [sys.executable, "-W", "error", "-m", "bayespilco.deploy.controller", str(file)],
             env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
             capture_output=True,
             text=True,
         )
 
     file = tmp_path / "angle.controller"
-    file.write_bytes(filtered(systems.policy(), systems.dynamics()).controller(task(), "bayes-filter").to_bytes())
+    file.write_bytes(controller_for(task(), filtered(systems.policy(), systems.dynamics()), "bayes-filter").to_bytes())
     said = command(file).stdout
     times = re.fullmatch(
         r"angle, bayes-filter: a step takes ([\d.]+) ms here \(99 of 100 at most ([\d.]+) ms, the longest of 1000 "
@@ -232,10 +239,28 @@ def test_the_step_time_is_measured_by_a_command(tmp_path: Path) -> None:
     assert done.returncode == 2 and done.stderr.startswith("bayespilco: ") and done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("missing", ["typer", "jax"])
+def test_the_command_says_what_is_missing(missing: str, tmp_path: Path) -> None:
+    """As on a machine with NumPy only."""
+    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules[{missing!r}] = None\n")
+    command = ["-m", "bayespilco", "learn", "spring", "--out", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, *command],
+        env=os.environ | {"PYTHONPATH": f"{Path(__file__).parents[1]}{os.pathsep}{tmp_path}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith(f"bayespilco: the command needs {missing}, which is not installed")
+    assert "python -m bayespilco.controller FILE" in done.stderr
+    entry = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["scripts"]
+    assert entry == {"bayespilco": "bayespilco.__main__:main"}
+
+
 def test_the_file_is_in_the_safetensors_format(tmp_path: Path) -> None:
     from safetensors.numpy import load_file
 
-    controller = filtered(systems.policy(), systems.dynamics()).controller(task(), "bayes-filter")
+    controller = controller_for(task(), filtered(systems.policy(), systems.dynamics()), "bayes-filter")
     file = tmp_path / "controller"
     file.write_bytes(controller.to_bytes())
     loaded = Controller.load(file)
@@ -316,15 +341,15 @@ def fuzz(contents: list[bytes], count: int, directory: Path) -> dict[str, int]:
         tally["forged, loaded"] += 1
         for z in random.normal(size=(4, len(controller.mean))) * [[1.0], [np.nan], [1e3], [1e150]]:
             action = controller.act(z)
-            assert np.isfinite(action).all() and (np.abs(action) <= controller.arrays["limits"]).all()
+            assert ((controller.low <= action) & (action <= controller.high)).all()
     return tally
 
 
 @pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_damaged_files_are_refused_or_harmless(count: int, tmp_path: Path) -> None:
     controllers = [
-        filtered(systems.policy(), systems.dynamics("uncertain")).controller(task(), "bayes-filter"),
-        unfiltered(systems.policy("linear"), systems.dynamics()).controller(task(), "pilco"),
+        controller_for(task(), filtered(systems.policy(), systems.dynamics("uncertain")), "bayes-filter"),
+        controller_for(task(), unfiltered(systems.policy("linear"), systems.dynamics()), "pilco"),
         small_run().controller,
     ]
     tally = fuzz([controller.to_bytes() for controller in controllers], count, tmp_path)
@@ -341,13 +366,13 @@ def test_damaged_files_are_refused_or_harmless(count: int, tmp_path: Path) -> No
         ({"weights": np.full((2, 15), np.nan)}, "weights has a number"),
         ({"initial_cov": np.array([[1.0, 0.5], [0.0, 1.0]])}, "initial_cov is not symmetric"),
         ({"initial_cov": np.array([[1.0, 2.0], [2.0, 1.0]])}, "negative eigenvalue"),
-        ({"offset": np.zeros(3)}, "offset has 3 states, not 2"),
+        ({"offset": np.zeros(3)}, "offset has 3 outputs, not 2"),
         ({"offset": np.zeros((2, 1))}, "offset has 2 axes"),
         ({"slope": None}, "slope"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, np.ndarray | None], sentence: str) -> None:
-    controller = filtered(systems.policy(), systems.dynamics()).controller(task())
+    controller = controller_for(task(), filtered(systems.policy(), systems.dynamics()))
     arrays = {name: array for name, array in (controller.arrays | change).items() if array is not None}
     with pytest.raises(ValueError, match=sentence):
         Controller(controller.description, arrays)
@@ -356,9 +381,9 @@ def test_what_does_not_fit_is_refused(change: dict[str, np.ndarray | None], sent
 def test_a_file_that_is_not_there_or_of_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing cannot be read: No such file"):
         Controller.load(tmp_path / "nothing")
-    content = small_run().controller.to_bytes().replace(b"controller 2", b"controller 3")
+    content = small_run().controller.to_bytes().replace(b"controller 3", b"controller 9")
     (tmp_path / "newer").write_bytes(content)
-    with pytest.raises(ValueError, match=r"newer is not a controller.*format is not 'bayespilco controller 2'"):
+    with pytest.raises(ValueError, match=r"newer is not a controller.*format is not 'bayespilco controller 3'"):
         Controller.load(tmp_path / "newer")
     content = small_run().controller.to_bytes()
     (tmp_path / "without").write_bytes(content.replace(b"sha256", b"sha999"))
@@ -374,15 +399,16 @@ def test_lazy_names_are_those_that_editors_see() -> None:
 
     tree = ast.parse(Path(bayespilco.__file__).read_text())
     shown = {
-        (node.module, alias.name)
+        (f"{node.module}.{alias.name}", alias.asname or alias.name)
         for block in tree.body
         if isinstance(block, ast.If)
         for node in block.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    offered = {(f"bayespilco.{home}", name) for home, names in bayespilco._HOMES.items() for name in names}
-    assert shown == offered | {("bayespilco", name) for name in bayespilco._MODULES}
+    offered = {(f"bayespilco.{home}.{name}", name) for home, names in bayespilco._HOMES.items() for name in names}
+    modules = {(f"bayespilco.{MOVED.get(name, name)}", name) for name in bayespilco._MODULES}
+    assert shown == offered | modules
     for _, name in shown:
         assert name in dir(bayespilco) and getattr(bayespilco, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'lern'"):

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from bayespilco.dynamics import Dynamics
-from bayespilco.episode import Episode, Trials, batch
-from bayespilco.features import AngleFeatures
-from bayespilco.gaussian import Gaussian
-from bayespilco.gp import GaussianProcess
+from bayespilco.core.features import AngleFeatures
+from bayespilco.core.gaussian import Gaussian
+from bayespilco.core.gp import GaussianProcess
+from bayespilco.model.dynamics import Dynamics
+from bayespilco.model.episode import Episode, Trials, batch
 from bayespilco.training.direct import DirectModel, DirectParameters, direct_objective, fit_direct
 from bayespilco.training.filtering import negative_log_evidence
 from bayespilco.training.marginal import fit_marginal
-from bayespilco.training.transitions import input_masks, spread_out, transitions
+from bayespilco.training.transitions import input_masks, spread_out
 from tests import golden
 
 FIELDS = dict(
@@ -149,7 +149,9 @@ def test_learns_noise_and_function_that_ordinary_training_misses() -> None:
     # 208 observations know a standard deviation to 5 % at best; the free weights take some of the noise for signal.
     assert (np.abs(noise / NOISE - 1) < 0.2).all(), noise
 
-    x, y = transitions(trials, FEATURES)
+    seen = [np.concatenate([e.observations[:-1], e.actions], axis=1) for e in episodes]
+    x = np.asarray(jax.vmap(FEATURES)(jnp.asarray(np.concatenate(seen))))
+    y = np.concatenate([e.observations[1:] for e in episodes])
     kernel_inputs, linear_inputs = input_masks(FEATURES)
     ordinary = fit_marginal(x, y, kernel_inputs=kernel_inputs, linear_inputs=linear_inputs).gp
     before, after = (np.concatenate([e.states[s] for e in episodes]) for s in (slice(-1), slice(1, None)))
@@ -183,7 +185,7 @@ def test_pseudo_inputs_cover_the_data() -> None:
     ("features", "initial", "words"),
     [
         (FEATURES, Gaussian(np.zeros(3), np.eye(3)), "one dimension per state, 2; given 3"),
-        (AngleFeatures((0,), (1, 2)), INITIAL, "keep all of"),
+        (AngleFeatures((0,), (1, 2)), INITIAL, "keep the states that are learned"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_a_sentence(features: AngleFeatures, initial: Gaussian, words: str) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import bayespilco
-from bayespilco import METHODS, export, runs
+from bayespilco import METHODS, runs
+from bayespilco.deploy import export
 from tests.small_run import small_run
 
 ROOT = Path(__file__).parents[1]
@@ -57,7 +58,7 @@ def test_python_of_the_readme_runs(tmp_path: Path) -> None:
     "page",
     [
         *(pytest.param(page, marks=pytest.mark.slow) for page in ("runs", "when-learning-fails")),
-        *("own-task", "own-data", "real-plant", "missing-samples"),
+        *("own-task", "own-data", "real-plant", "missing-samples", "hidden-states", "costs"),
     ],
 )
 def test_python_of_the_howtos_runs(page: str, tmp_path: Path) -> None:
@@ -132,8 +133,8 @@ def test_equation_numbers_in_the_code_are_those_of_the_map() -> None:
 def test_names_that_others_rely_on() -> None:
     for name in ("Gaussian", "Moments", "GaussianProcess", "learn"):
         assert callable(getattr(bayespilco, name))
-    assert callable(bayespilco.moments.gp_moments)
-    assert callable(bayespilco.moments.belief_moments)
+    assert callable(bayespilco.core.moments.gp_moments)
+    assert callable(bayespilco.core.moments.belief_moments)
     assert bayespilco.tasks.cart_pole().name == "cart-pole"
     assert list(METHODS) == ["pilco", "dallaire", "deisenroth", "bayes-filter"]
 

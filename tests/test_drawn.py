@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from bayespilco import Dynamics, execution, tasks
-from bayespilco.episode import batch
+from bayespilco.control.policy import LinearPolicy
 from bayespilco.execution import RandomActions, execute, execute_many, rehearse
-from bayespilco.policy import LinearPolicy
+from bayespilco.model.episode import batch
+from bayespilco.model.posterior_samples import draw, draw_many
 from bayespilco.training.direct import fit_direct
-from bayespilco.training.drawn import draw, draw_many
 from bayespilco.training.evidence import EvidenceFit, fit_evidence
 
 pytestmark = pytest.mark.xdist_group("drawn")

@@ -17,7 +17,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
-from bayespilco import Gaussian, environments, execute, startup, tasks
+from bayespilco import Gaussian, environments, execute, tasks
 from bayespilco.execution import RandomActions, execute_many
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "inverted_pendulum.py"
@@ -32,12 +32,15 @@ def test_tasks_are_environments(name: str) -> None:
         check_env(env.unwrapped)
     task = tasks.TASKS[name]()
     first, truth = env.reset(seed=3)
-    action = np.full(len(task.actions), 0.5)
+    seen = task.true_sensors.C @ env.unwrapped.rows
+    action, u = np.full(len(task.actions), 0.5), np.asarray(task.action_middle + 0.5 * task.action_reach)
     _, reward, terminated, truncated, info = env.step(action)
-    expected = jax.jit(task.plant)(truth["state"], 0.5 * np.asarray(task.action_limits))
+    expected = jax.jit(task.plant)(truth["state"], u)
     assert np.allclose(info["state"], expected, atol=1e-12)
-    assert np.isclose(reward, 1 - float(task.cost(expected))) and not terminated and not truncated
-    assert 0 < np.abs((first - truth["state"]) / np.asarray(task.sensor_std)).max() < 6
+    rows = np.concatenate([env.unwrapped.rows, u])
+    assert np.allclose(rows[: len(task.states)], expected)
+    assert np.isclose(reward, 1 - float(task.cost(jax.numpy.asarray(rows)))) and not terminated and not truncated
+    assert 0 < np.abs((first - seen) / np.asarray(task.sensor_std)).max() < 6
     picture = env.render()
     assert picture.dtype == np.uint8 and picture.ndim == 3 and np.ptp(picture) > 100, "something should be drawn"
     assert env.spec.max_episode_steps == task.steps
@@ -213,16 +216,15 @@ print(xla_bridge.backends_are_initialized())
 
 
 def test_imports_do_not_start_jax() -> None:
-    """Else `startup.single_thread` would come too late, and XLA could hang."""
+    """Else `startup.single_thread` would come too late."""
     command = [sys.executable, "-c", IN_A_PROCESS, str(EXAMPLE)]
     environment = os.environ | {"PYTHONPATH": str(EXAMPLE.parents[1])}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr
 
 
-def test_mujoco(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mujoco() -> None:
     """The task of the example: the environment's own state, limits and sampling period."""
-    monkeypatch.setattr(startup, "single_thread", lambda: None)  # it is not the example's process
     spec = importlib.util.spec_from_file_location("example", EXAMPLE)
     assert spec is not None and spec.loader is not None
     example = importlib.util.module_from_spec(spec)

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 
 from bayespilco import tasks
-from bayespilco.belief import Belief
-from bayespilco.episode import Episode, Trials, batch
+from bayespilco.core.features import AngleFeatures
+from bayespilco.core.gaussian import Gaussian
 from bayespilco.execution import RandomActions, execute_many
-from bayespilco.features import AngleFeatures
-from bayespilco.gaussian import Gaussian
-from bayespilco.training import evidence
-from bayespilco.training.evidence import EvidenceFit, fit_evidence, negative_log_evidence
-from bayespilco.training.trajectory import Frame, Parameters, filter_trials, work_out
+from bayespilco.model.belief import Belief
+from bayespilco.model.episode import Episode, Trials, batch
+from bayespilco.model.sensors import complete
+from bayespilco.model.structure import free
+from bayespilco.training.evidence import EvidenceFit, fit_evidence
+from bayespilco.training.laplace import negative_log_evidence
+from bayespilco.training.placement import spread_out
+from bayespilco.training.trajectory import Layout, Parameters, build, filter_trials
 from tests.oracles import directional_difference
 
 FEATURES = AngleFeatures((1,), (0, 1, 2))
@@ -32,14 +35,16 @@ def _trials(steps: int = 6) -> Trials:
     return batch([episode(steps), episode(steps - 2)])
 
 
-def _frame(points: int = 4) -> Frame:
+def _layout(points: int = 4) -> Layout:
     rng = np.random.default_rng(4)
     scale = jnp.array([0.5, 0.7, 1.0, 0.6, 0.4])
     where = jnp.asarray(rng.normal(size=(points, 5)))
-    return Frame(FEATURES, jnp.zeros(5), scale, where, Gaussian([0.0, 0.1], np.diag([0.1, 0.2])))
+    initial = Gaussian([0.0, 0.1], np.diag([0.1, 0.2]))
+    sensors = complete(scale[:2] ** 2)
+    return Layout(FEATURES, free(2, 1), sensors, initial, jnp.zeros(5), scale, scale[:2], where)
 
 
-def _parameters(frame: Frame, sensor: float = 0.3, process: float = 0.2) -> Parameters:
+def _parameters(layout: Layout, sensor: float = 0.3, process: float = 0.2) -> Parameters:
     rng = np.random.default_rng(5)
     full = functools.partial(np.full, 2)
     return Parameters(
@@ -47,20 +52,20 @@ def _parameters(frame: Frame, sensor: float = 0.3, process: float = 0.2) -> Para
         jnp.log(full(0.5)),
         jnp.log(full(sensor)),
         jnp.log(full(process)),
-        jnp.asarray(0.3 * rng.normal(size=(2, frame.basis_size))),
+        jnp.asarray(0.3 * rng.normal(size=(2, layout.basis_size))),
     )
 
 
 def test_jacobian_of_innovations_where_the_gain_is_constant() -> None:
     """With nearly perfect sensors the filter's gain is 1 whatever the weights: J leaves only the whitening out."""
-    frame, trials = _frame(), _trials()
-    p = _parameters(frame, sensor=1e-4, process=1.0)
+    layout, trials = _layout(), _trials()
+    p = _parameters(layout, sensor=1e-4, process=1.0)
     direction = jnp.asarray(np.random.default_rng(6).normal(size=p.weights.shape))
 
     def moved(step: float) -> Parameters:
         return eqx.tree_at(lambda q: q.weights, p, p.weights + step * direction)
 
-    run = eqx.filter_jit(lambda q: filter_trials(work_out(q, frame), trials))
+    run = eqx.filter_jit(lambda q: filter_trials(build(q, layout), trials))
     here, forth, back = run(p), run(moved(1e-5)), run(moved(-1e-5))
     difference = (forth.white - back.white) / 2e-5
     along = here.jacobian @ direction.reshape(-1)
@@ -71,10 +76,10 @@ def test_jacobian_of_innovations_where_the_gain_is_constant() -> None:
 
 
 def test_gradient_of_the_evidence() -> None:
-    frame, trials = _frame(), _trials()
-    p = _parameters(frame)
-    gradient = eqx.filter_jit(eqx.filter_grad(negative_log_evidence))(p, frame, trials)
-    value = lambda q: negative_log_evidence(q, frame, trials)  # noqa: E731
+    layout, trials = _layout(), _trials()
+    p = _parameters(layout)
+    gradient = eqx.filter_jit(eqx.filter_grad(negative_log_evidence))(p, layout, trials)
+    value = lambda q: negative_log_evidence(q, layout, trials)  # noqa: E731
     rng = np.random.default_rng(0)
     for _ in range(3):
         direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), p)
@@ -85,14 +90,14 @@ def test_gradient_of_the_evidence() -> None:
 
 def test_evidence_of_a_model_without_freedom_is_the_kalman_filters() -> None:
     """Weights that the prior pins to zero leave x' = x: a random walk, whose likelihood is known."""
-    frame, trials = _frame(), _trials()
-    p = _parameters(frame)
+    layout, trials = _layout(), _trials()
+    p = _parameters(layout)
     p = eqx.tree_at(lambda q: (q.weights, q.log_signal), p, (jnp.zeros_like(p.weights), jnp.full(2, -20.0)))
-    found = filter_trials(work_out(p, frame), trials)
-    s = np.asarray(frame.scale[:2])
+    found = filter_trials(build(p, layout), trials)
+    s = np.asarray(layout.scale[:2])
     R, Q = (0.3 * s) ** 2, (0.2 * s) ** 2
     total = 0.0
-    for z, seen in zip(np.asarray(trials.observations), np.asarray(trials.observed), strict=True):
+    for z, seen in zip(np.asarray(trials.observations), np.asarray(trials.complete), strict=True):
         m, P = np.array([0.0, 0.1]), np.array([0.1, 0.2])
         for observation in z[seen]:
             S = P + R
@@ -171,9 +176,9 @@ def test_spread_out_points_explain_the_rest() -> None:
     """Every input ends near a chosen point, none is chosen twice, and duplicates are not chosen at all."""
     rng = np.random.default_rng(0)
     inputs = np.repeat(rng.normal(size=(30, 2)), 2, axis=0)
-    chosen = evidence._spread_out(inputs, np.full((1, 2), 0.5), 60)
+    chosen = spread_out(inputs, np.full((1, 2), 0.5), 60)
     assert len(set(chosen)) == len(chosen) <= 30
-    few = inputs[evidence._spread_out(inputs, np.full((1, 2), 2.0), 8)]
+    few = inputs[spread_out(inputs, np.full((1, 2), 2.0), 8)]
     distance = np.linalg.norm(inputs[:, None] - few[None], axis=-1).min(axis=1)
     assert distance.max() < 2.0
 

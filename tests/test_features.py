@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bayespilco.features import AngleFeatures, Saturation, sines
-from bayespilco.gaussian import Gaussian, Moments
+from bayespilco.core.features import AngleFeatures, Saturation, sines
+from bayespilco.core.gaussian import Gaussian, Moments
 from tests.golden import cases, compare, indices, load
 
 
@@ -15,7 +15,7 @@ def scaled(moments: Moments, scale: np.ndarray) -> dict[str, jax.Array]:
     return {"M": scale * moments.mean, "V": scale[:, None] * moments.cov * scale, "C": moments.gain * scale}
 
 
-@pytest.mark.parametrize("number", cases("gTrig", quick=(0, 3)))
+@pytest.mark.parametrize("number", cases("gTrig"))
 def test_angles(number: int) -> None:
     case = load("gTrig")[number]
     features = AngleFeatures(angles=indices(case["i"]), keep=())
@@ -24,7 +24,7 @@ def test_angles(number: int) -> None:
     compare(lambda m, v: scaled(features.moments(Gaussian(m, v)), scale), case, arguments, 1e-11)
 
 
-@pytest.mark.parametrize("number", cases("pc_gTrigh", quick=(0, 3)))
+@pytest.mark.parametrize("number", cases("pc_gTrigh"))
 def test_angles_under_beliefs(number: int) -> None:
     case = load("pc_gTrigh")[number]
     features = AngleFeatures(angles=indices(case["i"]), keep=())
@@ -37,7 +37,7 @@ def test_angles_under_beliefs(number: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["gSin", "gSat"])
-@pytest.mark.parametrize("number", cases("gSin", quick=(0, 3)))
+@pytest.mark.parametrize("number", cases("gSin"))
 def test_squashing(name: str, number: int) -> None:
     """`e sin x` and `e (9 sin x + sin 3x) / 8` of some components of `x`."""
     case = load(name)[number]

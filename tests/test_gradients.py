@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bayespilco.dynamics import Dynamics
-from bayespilco.parts import standard_points
-from bayespilco.policy import Policy
-from bayespilco.precision import as_float64
-from bayespilco.prediction import Filtered, MostLikely, Predictor, Unfiltered, predict, predict_in_parts
+from bayespilco.control.policy import Policy
+from bayespilco.control.prediction import Filtered, MostLikely, Predictor, Unfiltered, predict, predict_in_parts
+from bayespilco.core.precision import as_float64
+from bayespilco.model.dynamics import Dynamics
+from bayespilco.model.splitting import standard_points
 from tests import systems
 from tests.oracles import directional_difference
 

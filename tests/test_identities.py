@@ -6,15 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bayespilco.belief import Belief, BeliefDistribution
-from bayespilco.dynamics import Dynamics
-from bayespilco.features import AngleFeatures
-from bayespilco.gaussian import Gaussian
-from bayespilco.gp import GaussianProcess, condition, condition_sparse
-from bayespilco.moments import belief_moments, gp_moments
-from bayespilco.pair_sums import LARGE
-from bayespilco.policy import LinearPolicy
-from bayespilco.prediction import Filtered, Unfiltered
+from bayespilco.control.policy import LinearPolicy
+from bayespilco.control.prediction import Filtered, Unfiltered
+from bayespilco.core.features import AngleFeatures
+from bayespilco.core.gaussian import Gaussian
+from bayespilco.core.gp import GaussianProcess, condition, condition_sparse
+from bayespilco.core.moments import belief_moments, gp_moments
+from bayespilco.core.pair_sums import LARGE
+from bayespilco.model.belief import Belief, BeliefDistribution
+from bayespilco.model.dynamics import Dynamics
 from tests import systems
 from tests.golden import assert_close
 from tests.oracles import Kalman, directional_difference

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from bayespilco.deploy.files import write
 from bayespilco.experiments.cluster import Cluster
 from bayespilco.experiments.jobs import ATTEMPTS, Job, Local, Place, Status, run
-from bayespilco.files import write
 
 PLACES = ["local", "dask"]
 

@@ -1,5 +1,6 @@
 """Logged data are read as they were written, and a mistake is found with its line."""
 
+import datetime
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,11 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bayespilco import Record, Run, Settings, Task, algorithm, deployment, logs, tasks
+from bayespilco import Record, Run, Settings, Task, algorithm, tasks
 from bayespilco.cli import main
-from bayespilco.improvement import Improvement, Problem
-from bayespilco.plants import Rig
-from tests.small_run import small_run
+from bayespilco.control.search import Improvement, Problem
+from bayespilco.core.optimise import Reason
+from bayespilco.deploy import bridge as deployment
+from bayespilco.deploy import logs
+from bayespilco.deploy.files import write
+from bayespilco.deploy.rig import Rig
+from tests.small_run import replace_training, small_run
 
 STATES, ACTIONS = ["position [m]", "velocity [m/s]"], ["force [N]"]
 GOOD = """episode,time,position [m],velocity [m/s],force [N]
@@ -76,6 +81,152 @@ def test_mistakes_are_found_with_their_line(old: str, new: str, sentence: str, t
         read(GOOD.replace(old, new), tmp_path)
 
 
+def test_times_may_be_in_another_unit(tmp_path: Path) -> None:
+    """The unit is in the header. Where it is not, the error names it."""
+    expected = read(GOOD, tmp_path)
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)):
+        rows = [line.split(",") for line in GOOD.splitlines() if line]
+        times = [[row[0], repr(float(row[1]) * factor), *row[2:]] for row in rows[1:]]
+        scaled = "\n".join(map(",".join, times))
+        header = ",".join(rows[0])
+        for log, other in zip(
+            expected, read(header.replace("time", f"time [{unit}]") + "\n" + scaled, tmp_path), strict=True
+        ):
+            assert np.array_equal(log.observations, other.observations, equal_nan=True)
+        if unit != "s":
+            with pytest.raises(ValueError, match=rf"line 3: .*in {unit}, name their column 'time \[{unit}\]'"):
+                read(header + "\n" + scaled, tmp_path)
+
+
+def test_time_that_goes_back_is_named_as_that(tmp_path: Path) -> None:
+    sentence = r"line 4: the time is 0 s, and due is 0\.4 s.*It goes back from 0\.2 s\. If another episode begins here"
+    with pytest.raises(ValueError, match=sentence):
+        read(GOOD.replace("0,0.4,", "0,0.0,"), tmp_path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_files_of_spreadsheets_are_read(encoding: str, tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    file.write_bytes(GOOD.encode(encoding))
+    assert lengths(file) == [3, 2]
+    append(file)
+    assert lengths(file) == [3, 2, 2]
+
+
+def test_further_columns_are_not_used(tmp_path: Path) -> None:
+    wider = "\n".join(
+        f"{k},{line},{k}.5" if k else f",{line},battery [V]" for k, line in enumerate(filter(None, GOOD.splitlines()))
+    )
+    with pytest.warns(UserWarning, match=r"data\.csv, line 1: these columns are not used: battery \[V\]\.$"):
+        found = read(wider, tmp_path)
+    for log, other in zip(read(GOOD, tmp_path), found, strict=True):
+        assert np.array_equal(log.observations, other.observations, equal_nan=True)
+        assert np.array_equal(log.actions, other.actions)
+    # One that is misspelt is not overlooked.
+    with pytest.raises(ValueError, match=r"no column 'force \[N\]'\. Columns that are not known: torque"):
+        read(GOOD.replace("force [N]", "torque"), tmp_path)
+
+
+def faster(every: int, periods: int, held: bool) -> tuple[str, np.ndarray, np.ndarray]:
+    """A log with several rows per sampling period, and a few rows more than whole periods."""
+    random = np.random.default_rng(0)
+    rows = every * periods + 1 + every // 2
+    z, u = random.normal(size=(rows, 2)), random.normal(size=(rows, 1))
+    if held:
+        u = np.repeat(u[: periods + 2], every, axis=0)[:rows]
+    return logs.heading(STATES, ACTIONS) + logs.text(STATES, ACTIONS, 0.2 / every * np.arange(rows), z, u, 0), z, u
+
+
+def test_a_faster_log_is_thinned_out_on_request(tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    text, z, u = faster(4, 5, held=True)
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r"line 3: .*rows are 4 times as frequent.*read with every=4"):
+        logs.read(file, STATES, ACTIONS, 0.2)
+    with pytest.raises(ValueError, match="read with every=4"):
+        logs.read(file, STATES, ACTIONS, 0.2, every=2)
+    (log,) = logs.read(file, STATES, ACTIONS, 0.2, every=4)
+    assert np.array_equal(log.observations, z[:21:4]) and np.allclose(log.actions, u[:20:4], rtol=1e-15)
+    # An action that changes within a period is replaced by its mean, and the user is told.
+    text, z, u = faster(4, 5, held=False)
+    file.write_text(text)
+    with pytest.warns(
+        UserWarning, match=r"data\.csv: in episode '0' an action changes within the sampling period of 0\.2 s"
+    ):
+        (log,) = logs.read(file, STATES, ACTIONS, 0.2, every=4)
+    assert np.allclose(log.actions[2], u[8:12].mean()) and log.actions.shape == (5, 1)
+    with pytest.raises(ValueError, match=r"line 2: episode '0' is shorter than the sampling period"):
+        logs.read(file, STATES, ACTIONS, 0.05 * 40, every=40)
+    for every in (0, -1):
+        with pytest.raises(ValueError, match="every must be a whole number from 1 on; given"):
+            logs.read(file, STATES, ACTIONS, 0.2, every=every)
+
+
+class Table:
+    """What pandas and polars have in common."""
+
+    def __init__(self, columns: dict[str, list[Any]]) -> None:
+        self.columns = list(columns)
+        self.cells = np.array([*zip(*columns.values(), strict=True)], dtype=object)
+
+    def to_numpy(self) -> np.ndarray:
+        return self.cells
+
+
+class NAType:
+    """What pandas has for a missing value. It cannot be compared, nor made a number."""
+
+    def __bool__(self) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+
+def test_data_frames_are_read_as_files_are(tmp_path: Path) -> None:
+    columns: dict[str, list[Any]] = {
+        "episode": [0, 0, 0, "one", "one"],
+        "time [ms]": [0, 200, 400, 7000, 7210.0],
+        "force": [1.31, -0.27, None, 3, NAType()],
+        "position [m]": [0.012, np.float32(0.5), 0.041, 1, np.nan],
+        "velocity": [-0.08, None, 0.11, np.int64(2), 5],
+    }
+    first, second = logs.read(Table(columns), STATES, ACTIONS, 0.2)
+    expected = read(GOOD.replace("0.034", "0.5"), tmp_path)
+    for log, other in zip((first, second), expected, strict=True):
+        assert np.array_equal(log.observations, other.observations, equal_nan=True)
+        assert np.array_equal(log.actions, other.actions)
+    moments = [datetime.datetime(2024, 1, 1) + datetime.timedelta(milliseconds=t) for t in columns["time [ms]"]]
+    for times in (moments, [moment - moments[0] for moment in moments]):
+        renamed = {"time" if name == "time [ms]" else name: cells for name, cells in columns.items()}
+        assert len(logs.read(Table(renamed | {"time": times}), STATES, ACTIONS, 0.2)) == 2
+    for change, sentence in (
+        ({"force": [1, None, 3, 4, 5]}, "The data frame, row 1: the action is missing"),
+        ({"force": [1, "much", 3, 4, 5]}, "The data frame, row 1: 'much' under 'force' is not a number"),
+        ({"force": [1, [2], 3, 4, 5]}, r"The data frame, row 1: \[2\] under 'force' is not a number"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            logs.read(Table(columns | change), STATES, ACTIONS, 0.2)
+    with pytest.raises(ValueError, match="The data frame has no rows"):
+        logs.read(Table({name: [] for name in columns}), STATES, ACTIONS, 0.2)
+
+
+@pytest.mark.timeout(60)
+def test_a_device_is_no_log(tmp_path: Path) -> None:
+    """/dev/zero has no end, a pipe has no reader, and to replace /dev/null would be bad for everybody."""
+    with pytest.raises(ValueError, match="/dev/zero cannot be read: it is a device"):
+        logs.read("/dev/zero", STATES, ACTIONS, 0.2)
+    os.mkfifo(tmp_path / "pipe")
+    link = tmp_path / "link"
+    link.symlink_to("/dev/full")
+    for path in ("/dev/full", link, tmp_path / "pipe", tmp_path):
+        with pytest.raises(ValueError, match=f"{path} cannot be a log: it is not a regular file"):
+            append(Path(path))
+    with pytest.raises(OSError, match=r"Cannot write .*pipe: it is not a regular file"):
+        write(tmp_path / "pipe", b"something")
+    assert Path("/dev/full").is_char_device() and (tmp_path / "pipe").is_fifo()
+
+
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=r"data\.csv cannot be read"):
@@ -103,14 +254,14 @@ def test_learning_starts_from_logged_episodes(file: Path, monkeypatch: pytest.Mo
     sizes: list[tuple[int, int]] = []
 
     def train(trials, *_, **__):  # type: ignore[no-untyped-def]
-        observed = np.asarray(trials.observed)
+        observed = np.asarray(trials.complete)
         sizes.append((int(observed.any(axis=1).sum()), int(observed.sum())))
         return record.fit
 
-    monkeypatch.setitem(algorithm.TRAINING, "evidence", train)
+    replace_training(monkeypatch, "evidence", train)
 
     def search(problem: Problem, *_: object, **__: object) -> Improvement:
-        return Improvement(record.policy, problem, 1.0, 3, "enough", np.ones(3), np.eye(4))
+        return Improvement(record.policy, problem, 1.0, 3, Reason.BUDGET, np.ones(3), np.eye(4))
 
     monkeypatch.setattr(algorithm, "search", search)
     first = algorithm.learn_episode(task, Settings(episodes=2))
@@ -241,7 +392,7 @@ def test_the_command_starts_from_data(file: Path, tmp_path: Path, monkeypatch: p
         seen.append(len(task.logged))
         return small_run().records[len(records)]
 
-    monkeypatch.setattr("bayespilco.runs.learning.learn_episode", learn_episode)
+    monkeypatch.setattr("bayespilco.algorithm.learn_episode", learn_episode)
     monkeypatch.setattr("bayespilco.report.save_figures", lambda *_: [])
     monkeypatch.setenv("BAYESPILCO_NO_CACHE", "1")
     monkeypatch.setenv("NPROC", os.environ.get("NPROC", "1"))

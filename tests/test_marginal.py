@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bayespilco.core.optimise import Reason
 from bayespilco.training.likelihood import (
     Hyperparameters,
     Points,
@@ -14,7 +15,6 @@ from bayespilco.training.likelihood import (
     sparse_negative_log_likelihood,
 )
 from bayespilco.training.marginal import fit_marginal
-from bayespilco.training.minimise import minimise
 from tests import golden
 
 
@@ -137,7 +137,7 @@ def test_fit_recovers_function_and_noise(penalty: str) -> None:
     fresh, _ = sines(100, seed=1)
     error = jax.vmap(fit.gp)(jnp.asarray(fresh))[:, 0] - np.sin(2 * fresh[:, 0]) - 0.2 * fresh[:, 1]
     assert np.sqrt(np.mean(error**2)) < 0.08
-    assert fit.jitter == 0.0 and all("converged" in why for why in fit.stopped)
+    assert fit.jitter == 0.0 and set(fit.stopped) == {Reason.CONVERGED}
 
 
 def test_fit_minimises_the_stated_objective_in_the_datas_units() -> None:
@@ -195,6 +195,13 @@ def test_awkward_data_give_a_finite_model(name: str) -> None:
     assert (np.asarray(fit.noise_variance) > 0).all() and len(fit.stopped) == 1
 
 
+def test_too_few_data_keep_the_starting_values() -> None:
+    """Two inputs and an offset: five points are the first that tell more than a line."""
+    for count in (4, 5):
+        fit = fit_marginal(X[:count], np.sin(X[:count, :1]), evaluations=2)
+        assert (fit.stopped == (Reason.TOO_FEW_DATA,)) is (count == 4)
+
+
 @pytest.mark.parametrize(
     ("x", "y", "words"),
     [
@@ -207,21 +214,3 @@ def test_awkward_data_give_a_finite_model(name: str) -> None:
 def test_bad_data_are_refused_with_a_sentence(x: np.ndarray, y: np.ndarray, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         fit_marginal(x, y)
-
-
-def test_minimise_keeps_the_best_point_and_its_budget() -> None:
-    calls = []
-
-    def narrow(x: np.ndarray) -> tuple[float, np.ndarray]:
-        """Rosenbrock's valley, undefined on the left half: the search has to turn back from there."""
-        calls.append(x)
-        if x[0] < -2:
-            return np.nan, np.full(2, np.nan)
-        a, b = 1 - x[0], x[1] - x[0] ** 2
-        return a**2 + 100 * b**2, np.array([-2 * a - 400 * x[0] * b, 200 * b])
-
-    short = minimise(narrow, np.array([-1.9, 2.0]), evaluations=7)
-    assert short.evaluations == len(calls) == 7 and "budget" in short.stopped
-    assert short.value == min(narrow(x)[0] for x in calls[:7] if x[0] >= -2)
-    full = minimise(narrow, np.array([-1.9, 2.0]), evaluations=500)
-    np.testing.assert_allclose(full.x, [1.0, 1.0], atol=1e-3)

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bayespilco.gaussian import Gaussian
-from bayespilco.gp import GaussianProcess, condition
-from bayespilco.moments import belief_moments, gp_moments
-from bayespilco.pair_sums import LARGE, over_pairs, own_sum, pair_sum
+from bayespilco.core.gaussian import Gaussian
+from bayespilco.core.gp import GaussianProcess, condition
+from bayespilco.core.moments import belief_moments, gp_moments
+from bayespilco.core.pair_sums import LARGE, over_pairs, own_sum, pair_sum
 from tests.golden import assert_close
 
 

@@ -1,12 +1,16 @@
 """A plant that is there is run in time, recorded, and left with zero action, whatever it does."""
 
+import contextlib
 import dataclasses
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +20,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bayespilco import METHODS, AngleFeatures, Belief, Episode, Gaussian, Task, logs, plants, tasks
-from bayespilco.episode import batch
+from bayespilco import METHODS, AngleFeatures, Belief, Episode, Gaussian, Task, tasks
+from bayespilco.deploy import logs
+from bayespilco.deploy.rig import (
+    Paced,
+    PlantStopped,
+    RandomAgent,
+    Recording,
+    Rig,
+    pacing,
+    signals_end_episodes,
+    stopping,
+)
 from bayespilco.execution import RandomActions, execute, execute_many
-from bayespilco.plants import Paced, PlantStopped, RandomAgent, Rig
+from bayespilco.model.episode import batch
+from bayespilco.model.sensors import complete
+from bayespilco.model.structure import free
 from bayespilco.training.filtering import negative_log_evidence
-from bayespilco.training.trajectory import Frame, Parameters, filter_trials, work_out
+from bayespilco.training.trajectory import Layout, Parameters, build, filter_trials
 from tests.small_run import small_run
 
 DT = 0.5
@@ -44,7 +60,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(plants, "time", clock)
+    monkeypatch.setattr(pacing, "time", clock)
     return clock
 
 
@@ -175,7 +191,7 @@ def test_an_episode_ends_safely(
 @pytest.mark.parametrize("with_stop", [False, True])
 def test_zero_is_last_even_if_a_step_wakes_up_later(with_stop: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that is stuck before it has sent its action will send that when it wakes up."""
-    monkeypatch.setattr(plants, "PATIENCE", 0.1)
+    monkeypatch.setattr(stopping, "PATIENCE", 0.1)
     sent = list[float]()
     zero, wake, zero_again = threading.Event(), threading.Event(), threading.Event()
 
@@ -227,7 +243,7 @@ class Bus:
         object.__setattr__(rig, "tolerance", 1e4)  # a sample may be as late as it likes: that is not what is tried
         return rig
 
-    def run(self) -> plants.Recording:
+    def run(self) -> Recording:
         return self.rig().run(Push(), dt=0.01, steps=5)
 
 
@@ -239,7 +255,7 @@ def test_what_fails_to_stop_is_stopped_again() -> None:
 
 
 def test_a_plant_that_cannot_be_stopped_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plants, "PATIENCE", 0.1)
+    monkeypatch.setattr(stopping, "PATIENCE", 0.1)
     warning = "zero could not be sent (OSError: bus busy), look at the plant"
     for first, reason in ((4, f"OSError: bus busy; {warning}"), (6, warning)):
         bus = Bus(fails=range(first, 10**6))
@@ -256,9 +272,27 @@ def test_a_device_without_sensors_can_be_stopped() -> None:
     assert recording.reason == "OSError: no sensor" and recording.stopped and bus.force == 0.0
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_a_process_that_is_ended_stops_its_plant_first(name: str, tmp_path: Path) -> None:
+@pytest.fixture
+def disposition() -> Iterator[Callable[[signal.Signals, Any], None]]:
+    """Sets what a signal does, for one test: whoever runs the tests, `nohup` say, may have set something else."""
+    before: dict[signal.Signals, Any] = {}
+
+    def dispose(number: signal.Signals, handler: Any) -> None:
+        before.setdefault(number, signal.getsignal(number))
+        signal.signal(number, handler)
+
+    yield dispose
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+Dispose = Callable[[signal.Signals, Any], None]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGQUIT"])
+def test_a_process_that_is_ended_stops_its_plant_first(name: str, tmp_path: Path, disposition: Dispose) -> None:
     number = getattr(signal, name)
+    disposition(number, signal.SIG_DFL)
     plant, log = Scripted([0.0, 0.1]), tmp_path / "log.csv"
 
     class Ended(Push):
@@ -273,6 +307,288 @@ def test_a_process_that_is_ended_stops_its_plant_first(name: str, tmp_path: Path
     assert plant.sent == [1.5, 1.5, 1.5, 0.0]
     assert len(logs.read(log, STATES, ACTIONS, DT)[0].observations) == 4
     assert signal.getsignal(number) is signal.SIG_DFL, "as before"
+
+
+class Signalled(Push):
+    """An agent whose process gets a signal before the fourth action."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__()
+        self.number = number
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        if len(self.seen) == 3:
+            signal.raise_signal(self.number)
+        return super().act(observation)
+
+
+def test_a_signal_that_is_ignored_stays_ignored(disposition: Dispose) -> None:
+    """As under `nohup`. And a handler of the user's is left alone."""
+    disposition(signal.SIGHUP, signal.SIG_IGN)
+    plant = Scripted([0.0, 0.1])
+    recording = Rig(plant, realtime=False).run(Signalled(signal.SIGHUP), dt=DT, steps=10)
+    assert recording.ended == "finished" and plant.sent == [1.5] * 10 + [0.0]
+    received: list[int] = []
+    disposition(signal.SIGTERM, lambda number, _: received.append(number))
+    recording = Rig(plant, realtime=False).run(Signalled(signal.SIGTERM), dt=DT, steps=10)
+    assert recording.ended == "finished" and received == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_waits_while_the_plant_is_stopped(name: str, tmp_path: Path, disposition: Dispose) -> None:
+    number = getattr(signal, name)
+    disposition(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
+
+    class Slow(Scripted):
+        def stop(self) -> None:
+            signal.raise_signal(number)
+            self.sent.append(0.0)
+
+    plant, log = Slow([0.0, 0.1]), tmp_path / "log.csv"
+    for first in (random_agent(), Signalled(number)):  # after an ordinary end, and after another signal
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            Rig(plant, realtime=False, log=log).run(first, dt=DT, steps=5, **NAMES)
+        assert plant.sent[-1] == 0.0, "stopping was not interrupted"
+        plant.sent.clear()
+    assert [len(each.observations) for each in logs.read(log, STATES, ACTIONS, DT)] == [6, 4]
+
+
+IN_A_THREAD = """
+import signal, sys, threading, time
+import numpy as np
+from bayespilco.plants import Paced, RandomAgent, Rig, signals_end_episodes
+
+def send(u):
+    print(float(u[0]), flush=True)
+
+def run():
+    recording = rig.run(RandomAgent(np.ones(1), np.random.default_rng(0)), dt=DT, steps=10**6)
+    print(recording.ended, recording.reason, flush=True)
+
+DT, number = float(sys.argv[1]), int(sys.argv[2])
+signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)  # as in a terminal
+rig = Rig(Paced(ready=lambda: None, send=send, read=lambda: [0.0], dt=DT))
+thread = threading.Thread(target=run, daemon=True)
+try:
+    with signals_end_episodes():
+        thread.start()
+        while thread.is_alive():
+            time.sleep(0.01)
+finally:
+    thread.join(10)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "period", "code"),
+    [("SIGINT", 0.2, 130), ("SIGTERM", 0.2, 143), ("SIGHUP", 0.2, 129), ("SIGQUIT", 0.2, 131), ("SIGTERM", 1e3, 143)],
+)
+def test_a_plant_in_another_thread_is_stopped_too(name: str, period: float, code: int) -> None:
+    """Also while a step takes long: it is not waited for."""
+    number = getattr(signal, name)
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", IN_A_THREAD, str(period), str(int(number))],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdout.readline().strip() != "0.0"
+    begin = time.monotonic()
+    process.send_signal(number)
+    said, complaint = process.communicate(timeout=60)
+    assert time.monotonic() - begin < 20, "it should not have waited for the plant"
+    *_, force, end = said.splitlines()
+    assert (force, end) == ("0.0", f"interrupted the process received {name}")
+    assert process.returncode in (code, -number), complaint  # Python dies of SIGINT by sending it to itself
+
+
+def test_a_thread_without_protection_is_refused_before_the_plant_moves() -> None:
+    plant, errors = Scripted([0.0, 0.1]), list[BaseException]()
+
+    def work(rig: Rig) -> None:
+        try:
+            errors.append(PlantStopped(rig.run(random_agent(), dt=0.01, steps=2)))
+        except RuntimeError as error:
+            errors.append(error)
+
+    def run(rig: Rig) -> BaseException:
+        thread = threading.Thread(target=work, args=(rig,))
+        thread.start()
+        thread.join()
+        return errors.pop()
+
+    real, simulated = Rig(plant, tolerance=0.5), Rig(plant, realtime=False)
+    assert re.search(r"leave the actuators on.*with bayespilco\.plants\.signals_end_episodes", str(run(real)))
+    assert not plant.sent
+    assert isinstance(run(simulated), PlantStopped), "nothing can be left on in a simulation"
+    with signals_end_episodes():
+        assert isinstance(run(real), PlantStopped)
+    assert isinstance(run(real), RuntimeError)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_other_threads_episodes_end_with_the_main_thread(fails: bool) -> None:
+    """An exception in the block ends them, and an ordinary end waits for them."""
+    plant, recordings, started = Scripted([0.0, 0.1]), list[Recording](), threading.Event()
+
+    class Watched(Push):
+        def act(self, observation: np.ndarray) -> np.ndarray:
+            started.set()
+            return super().act(observation)
+
+    def work() -> None:
+        rig = Rig(plant)
+        object.__setattr__(rig, "tolerance", 1e4)  # a busy machine may be late
+        recordings.append(rig.run(Watched(), dt=0.05, steps=10**6 if fails else 5))
+
+    thread = threading.Thread(target=work)
+    with contextlib.suppress(ValueError), signals_end_episodes():
+        thread.start()
+        assert started.wait(60)
+        if fails:
+            raise ValueError("something else")
+    thread.join()
+    assert (recordings[0].ended, plant.sent[-1]) == ("interrupted" if fails else "finished", 0.0)
+
+
+def test_a_dead_sensor_does_not_disable_its_limit() -> None:
+    """What has a limit, and what the agent cannot do without, must be seen; the rest may be missing for ever."""
+    plant = Scripted([0.0, np.nan])
+    for options, ended in (
+        ({"high": [1.0, 2.0]}, "blind"),
+        ({"low": [-np.inf, -2.0]}, "blind"),
+        ({"high": [1.0, np.inf], "low": [-1.0, -np.inf]}, "finished"),
+        ({}, "finished"),
+    ):
+        recording = Rig(plant, realtime=False, blind=4, **options).run(Push(), dt=DT, steps=10, **NAMES)
+        assert recording.ended == ended
+        if ended == "blind":
+            assert recording.reason == "velocity [m/s], which has a limit, was missing from 4 samples in a row"
+            assert len(recording.observations) == 4 and plant.sent[-1] == 0.0
+
+    class Needy(Push):
+        required = (1,)
+
+    recording = Rig(plant, realtime=False, blind=4).run(Needy(), dt=DT, steps=10, **NAMES)
+    assert recording.ended == "blind" and "which the agent cannot do without" in recording.reason
+    # A sample now and then is enough.
+    plant = Scripted([0.0, 0.1], [0.0, np.nan], [0.0, np.nan])
+    recording = Rig(plant, realtime=False, blind=3, high=[1.0, 2.0]).run(Needy(), dt=DT, steps=10, **NAMES)
+    assert recording.ended == "finished"
+
+
+def test_a_recording_is_not_changed_by_driver_or_agent() -> None:
+    class Scaling(Scripted):
+        def step(self, action: np.ndarray) -> Any:
+            action *= 100.0
+            return super().step(action)
+
+    class Careless(Push):
+        def act(self, observation: np.ndarray) -> np.ndarray:
+            observation += 7.0
+            return super().act(observation)
+
+    shared = np.array([0.0, 0.1])
+    for plant, unit in (
+        (Scaling(shared), 100.0),
+        (Paced(ready=lambda: None, send=lambda u: np.multiply(u, 100.0, out=u), read=lambda: shared, dt=DT), 1.0),
+    ):
+        recording = Rig(plant, realtime=False).run(Careless(), dt=DT, steps=3)
+        assert np.array_equal(recording.actions, [[1.5]] * 3)
+        assert np.array_equal(recording.observations, [[0.0, 0.1]] * 4)
+        assert np.array_equal(shared, [0.0, 0.1])
+        if isinstance(plant, Scaling):
+            assert plant.sent == [1.5 * unit] * 3 + [0.0]
+        else:
+            assert np.array_equal(plant.applied, [1.5])  # type: ignore[arg-type]
+
+
+class Valve(Push):
+    """An agent for an actuator that takes 2 to 10 V, and is safe at 3 V."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low, self.high, self.rest = np.array([2.0]), np.array([10.0]), np.array([3.0])
+        self.wishes = [9.0, 11.0, -5.0]
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        return np.array([self.wishes[len(self.seen) % 3]]) if super().act(observation) is not None else observation
+
+
+def test_a_one_sided_actuator_is_left_at_rest() -> None:
+    plant, sent = Scripted([0.0, 0.1]), list[float]()
+    recording = Rig(plant, realtime=False).run(Valve(), dt=DT, steps=3)
+    assert np.array_equal(np.ravel(recording.actions), [10.0, 2.0, 9.0]) and plant.sent == [10.0, 2.0, 9.0, 3.0]
+
+    def send(u: np.ndarray) -> None:
+        sent.append(float(u[0]))
+        u *= 2.0
+
+    paced = Paced(ready=lambda: None, send=send, read=lambda: [0.0], dt=DT)
+    Rig(paced, realtime=False).run(Valve(), dt=DT, steps=3)
+    Rig(paced, realtime=False).run(Push(), dt=DT, steps=1)
+    assert sent == [10.0, 2.0, 9.0, 3.0, 1.5, 0.0], "each agent's own rest"
+    # If it fails it is tried again, with the same action.
+    bus = Bus(fails=range(4, 7))
+    agent = Valve()
+    agent.wishes = [4.0]
+    assert bus.rig().run(agent, dt=0.01, steps=5).stopped and bus.force == 3.0
+
+
+def test_a_rest_that_makes_no_sense_is_refused_before_the_plant_moves() -> None:
+    plant = Scripted([0.0, 0.1])
+    for change, sentence in (
+        ({"rest": None}, r"Zero is not within .* from \[2\.\] to \[10\.\]\. Give the agent an attribute `rest`"),
+        ({"rest": [1.0]}, r"rest must be an action from \[2\.\] to \[10\.\]; given \[1\.\]"),
+        ({"rest": [np.nan]}, "rest must be an action"),
+        ({"rest": [3.0, 3.0]}, "rest must be an action"),
+        ({"low": [10.0]}, "low must be below its high"),
+        ({"low": [np.nan]}, "low must be below its high"),
+        ({"high": [10.0, 10.0]}, "low must be below its high, one entry per action"),
+    ):
+        agent = Valve()
+        vars(agent).update(change)
+        with pytest.raises(ValueError, match=sentence):
+            Rig(plant, realtime=False).run(agent, dt=DT, steps=3)
+    assert not plant.sent
+
+
+def test_random_actions_fill_their_range() -> None:
+    low, high = np.array([0.0, -1.0]), np.array([10.0, 3.0])
+    agent = RandomAgent(high, np.random.default_rng(0), low, high)
+    actions = np.array([agent.act(None) for _ in range(2000)])
+    error = (high - low) / np.sqrt(12 * 2000)
+    assert (np.abs(actions.mean(axis=0) - (low + high) / 2) < 5 * error).all()
+    assert (actions >= low).all() and (actions <= high).all() and (np.ptp(actions, axis=0) > 0.99 * (high - low)).all()
+    symmetric = RandomAgent(high, np.random.default_rng(1)).act(None)
+    assert np.array_equal(symmetric, high * np.random.default_rng(1).uniform(-1, 1, 2)), "the same chance as ever"
+
+
+def test_an_episode_says_how_well_it_kept_time(clock: Clock) -> None:
+    class Thinking(RandomAgent):
+        def act(self, observation: Any) -> np.ndarray:
+            clock.sleep(0.02 * DT if clock.now < 100 + 5 * DT else 0.04 * DT)
+            return super().act(observation)
+
+    agent = Thinking(np.ones(1), np.random.default_rng(0))
+    recording = Rig(Slow(clock, 1.18 * DT)).run(agent, dt=DT, steps=10)
+    timing = recording.timing
+    late = np.where(np.arange(11) == 3, 0.2 * DT, 0.0)
+    assert np.allclose(recording.lateness, late[1:], atol=1e-12)
+    assert (timing.samples, timing.overruns, timing.period) == (11, 1, DT)
+    assert np.isclose(timing.jitter, np.diff(np.arange(11) * DT + late).std()) and np.isclose(timing.latest, 0.2 * DT)
+    assert np.isclose(timing.mean_delay, 0.03 * DT) and np.isclose(timing.worst_delay, 0.04 * DT)
+    assert str(timing) == (
+        "11 samples, one every 500 ms with a jitter of 44.7 ms, the latest 100 ms late, overruns: 1; "
+        "the agent took 15 ms, at most 20 ms"
+    )
+    # The sample that ended the episode counts, too. Without time nothing is late.
+    late_end = Rig(Slow(clock, 1.6 * DT)).run(random_agent(), dt=DT, steps=10)
+    assert late_end.ended == "late" and late_end.timing.overruns == 1 and np.isclose(late_end.timing.latest, 0.6 * DT)
+    simulated = Rig(Scripted([0.0]), realtime=False).run(random_agent(), dt=DT, steps=3).timing
+    assert (simulated.overruns, simulated.jitter, simulated.latest, simulated.samples) == (0, 0.0, 0.0, 4)
+    assert Recording().timing.samples == 0
 
 
 class Slow(Scripted):
@@ -443,6 +759,15 @@ def test_a_log_that_cannot_be_written_costs_no_episode(tmp_path: Path) -> None:
         assert len(recording.observations) == 4 and recording.ended == "finished" and recording.log is None
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("names", [NAMES, {}])
+def test_a_device_that_is_no_log_is_refused_before_the_plant_moves(names: dict[str, Any]) -> None:
+    plant = Scripted([0.0, 0.1])
+    with pytest.raises(ValueError, match="/dev/full cannot be a log: it is not a regular file"):
+        Rig(plant, realtime=False, log="/dev/full").run(random_agent(), dt=DT, steps=3, **names)
+    assert not plant.sent
+
+
 def test_no_error_of_the_log_costs_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def append(*_: Any) -> None:
         raise TypeError("iteration over a 0-d array")
@@ -585,7 +910,16 @@ def test_a_plant_that_fails_says_so_and_keeps_what_was_recorded(place: str | Non
 
 def test_an_episode_that_ended_early_does_not_spoil_training() -> None:
     """An unstable model runs away where nothing holds it, beyond all numbers; behind the last sample it must not."""
-    frame = Frame(AngleFeatures((), (0, 1)), jnp.zeros(2), jnp.ones(2), jnp.zeros((1, 2)), Gaussian([0.1], [[0.01]]))
+    layout = Layout(
+        AngleFeatures((), (0, 1)),
+        free(1, 1),
+        complete(jnp.ones(1)),
+        Gaussian([0.1], [[0.01]]),
+        jnp.zeros(2),
+        jnp.ones(2),
+        jnp.ones(1),
+        jnp.zeros((1, 2)),
+    )
     weights = jnp.array([[0.0, 3.0, 0.0, 0.0]])  # x' = 4 x
     zero = jnp.zeros(1)
     parameters = Parameters(jnp.zeros((1, 2)), zero, zero - 2, zero - 2, weights)
@@ -596,7 +930,7 @@ def test_an_episode_that_ended_early_does_not_spoil_training() -> None:
     @jax.jit
     @jax.value_and_grad
     def surprise(parameters: Parameters) -> jax.Array:
-        found = filter_trials(work_out(parameters, frame), trials)
+        found = filter_trials(build(parameters, layout), trials)
         return jnp.sum(found.white**2) / 2 + found.log_det
 
     value, gradient = surprise(parameters)
@@ -610,7 +944,7 @@ def test_training_bridges_missing_samples() -> None:
     z = np.array(whole.observations)
     z[5], z[9, 1], z[15:17] = np.nan, np.nan, np.nan
     gaps = batch([Episode(z, whole.actions)])
-    assert np.asarray(gaps.observed)[0].sum() == task.steps + 1 - 4
+    assert np.asarray(gaps.complete)[0].sum() == task.steps + 1 - 4
     assert np.asarray(gaps.transitions)[0].sum() == task.steps - 7
     assert np.isfinite(np.asarray(gaps.observations)).all()
     # The evidence of what is left is the evidence with sensors that were worthless in the gaps.

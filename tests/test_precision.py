@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayespilco.precision import as_float64, is_concrete
+from bayespilco.core.precision import as_float64, is_concrete
 
 PROGRAM = """
 import jax, jax.numpy as jnp, numpy as np
-from bayespilco.gaussian import Gaussian
-from bayespilco.gp import condition
-from bayespilco.moments import gp_moments
-from bayespilco.features import AngleFeatures
-from bayespilco.policy import RBFPolicy
+from bayespilco.core.gaussian import Gaussian
+from bayespilco.core.gp import condition
+from bayespilco.core.moments import gp_moments
+from bayespilco.core.features import AngleFeatures
+from bayespilco.control.policy import RBFPolicy
 
 assert jnp.ones(3).dtype == jnp.float32, "importing the library must not change the process"
 x = jnp.linspace(0, 1, 4)[:, None]

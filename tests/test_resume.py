@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 from bayespilco import METHODS, Record, Run, Settings, Task, learn, resume, runs, tasks
-from bayespilco.algorithm import whole
+from bayespilco.core.checks import check_integer
 from tests.killed import MOMENTS_OF_A_FILE
 from tests.small_run import assert_same, small_run
 
@@ -119,7 +120,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         learned.append(len(records))
         return small_run(4).records[len(records)]
 
-    monkeypatch.setattr("bayespilco.runs.learning.learn_episode", learn_episode)
+    monkeypatch.setattr("bayespilco.algorithm.learn_episode", learn_episode)
     return learned
 
 
@@ -196,7 +197,7 @@ def test_what_can_be_asked_of_a_run() -> None:
     with pytest.raises(ValueError, match="episodes 0 to 2; given 3"):
         run.controller_after(3)
     executor, z = METHODS[run.method].executor(run.policy, run.dynamics), jnp.array([0.1, 0.2])
-    _, expected = executor.step(executor.start(run.task.initial), z, jax.random.key(0))
+    _, expected = executor.step(executor.start(run.task.initial), z, jnp.asarray(0), jax.random.key(0))
     for _ in range(2):  # each is a new one, whose belief has seen nothing
         assert np.allclose(run.controller.act(np.asarray(z)), expected, rtol=1e-9, atol=0)
 
@@ -220,8 +221,8 @@ def test_executions_are_as_many_as_asked_for_and_repeatable() -> None:
 def test_numbers_that_are_not_whole_are_refused() -> None:
     for bad in (2.5, float("nan"), "3", None):
         with pytest.raises(ValueError, match=f"points must be a whole number; given {bad!r}"):
-            whole(bad, "points", 1)
-    assert type(whole(np.int64(3), "points", 1)) is int, "as a configuration is written"
+            check_integer(bad, "points", 1)
+    assert type(check_integer(np.int64(3), "points", 1)) is int, "as a configuration is written"
 
 
 def events(directory: Path) -> list[tuple[int, str, float]]:
@@ -267,8 +268,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-FILES_WRITTEN = 1 + 2 * 2 + 1 + 5 + 1
-"""Configuration; two episodes with their metrics; evaluation; pictures; summary."""
+FILES_WRITTEN = 2 + 2 * 2 + 1 + 5 + 1
+"""Task and configuration; two episodes with their metrics; evaluation; pictures; summary."""
 MOMENTS = list(range(FILES_WRITTEN * MOMENTS_OF_A_FILE))
 
 
@@ -296,3 +297,50 @@ def test_moments_are_all_moments(recorded: Path, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     assert start(len(MOMENTS), recorded, "learn", str(recorded / "config.toml"), "--out", str(directory)).wait() == 0
     assert files(directory) == files(recorded)
+
+
+def test_tensorboard_in_the_runs_own_directory(replayed: list[int], tmp_path: Path) -> None:
+    """It begins when there is something to write: the directory has to be empty for a run to start."""
+    learn("spring", episodes=2, out=tmp_path / "run", callbacks=[runs.TensorBoard(tmp_path / "run")])
+    assert [step for step, name, _ in events(tmp_path / "run") if name == "predicted_cost"] == [0, 1]
+    resume(tmp_path / "run", episodes=3, callbacks=[runs.TensorBoard(tmp_path / "run")])
+    assert [step for step, name, _ in events(tmp_path / "run") if name == "predicted_cost"] == [0, 1, 2]
+
+
+def test_a_directory_that_is_deleted_while_learning_is_said(replayed: list[int], tmp_path: Path) -> None:
+    def remove(run: Run) -> None:
+        shutil.rmtree(tmp_path / "run")
+
+    with pytest.raises(OSError, match=r"run is gone: it was deleted or moved .*bayespilco resume .*; or learn again"):
+        learn("spring", episodes=3, out=tmp_path / "run", callbacks=[remove])
+
+
+def test_ctrl_c_in_python_names_resume(replayed: list[int], tmp_path: Path) -> None:
+    def interrupt(run: Run) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "run"
+    with pytest.raises(runs.Interrupted) as end:
+        learn("spring", episodes=3, out=path, callbacks=[interrupt])
+    expected = (
+        f"1 of 3 episodes are saved in {path}; go on with: bayespilco resume {path}. In Python: resume('{path}')."
+    )
+    assert str(end.value) == expected
+
+
+def test_programs_can_show_what_the_command_shows(
+    replayed: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    learn("spring", episodes=1)
+    assert capsys.readouterr().out == ""
+    learn("spring", episodes=2, out=tmp_path / "run", progress=True)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("Learning spring with bayes-filter, seed 0, into ")
+    first = small_run(4).records[0]
+    assert f"Episode 1 of 2 executed with random actions: cost {first.executed_cost:.2f} of at most 21" in shown
+    assert "velocity [m/s]" in shown
+    resume(tmp_path / "run", episodes=3, progress=True)
+    assert "Resuming spring with bayes-filter, seed 0 after 2 of 3 episodes" in " ".join(
+        capsys.readouterr().out.split()
+    )

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
-from bayespilco import Episode, Run, Settings, files, runs, tasks
+from bayespilco import Episode, Run, Settings, runs, tasks
 from bayespilco.algorithm import Record
+from bayespilco.deploy import files
 from bayespilco.runs.arrays import read_module, read_provenance, write_module
 from bayespilco.training.direct import DirectFit
 from tests.small_run import assert_same, small_run
@@ -42,7 +43,7 @@ def test_a_fit_by_the_direct_method_comes_back_too(tmp_path: Path) -> None:
 def test_executions_come_back_with_their_leading_axis(tmp_path: Path) -> None:
     assert runs.load_evaluation(tmp_path) is None
     one = small_run().records[0].episode
-    many = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), one)
+    many = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf if leaf.dtype == bool else 2 * leaf]), one)
     with runs.RunDirectory.create(tmp_path, dataclasses.replace(CONFIG, executions=2), tasks.spring()) as directory:
         directory.keep(small_run().records)
         directory.keep_evaluation(many)
@@ -248,7 +249,7 @@ def test_executions_of_another_policy_are_refused(tmp_path: Path) -> None:
 def test_nothing_is_pickled() -> None:
     """Neither by us nor, on our behalf, by NumPy. (Helpers get their work through a pipe of Python's own.)"""
     for file in Path(runs.__file__).parents[1].rglob("*.py"):
-        if file.name not in ("crew.py", "cluster.py"):
+        if file.name not in ("workers.py", "cluster.py"):
             text = file.read_text()
             for word in ("import pickle", "allow_pickle", "np.load(", "np.save", "joblib", "import dill", "shelve"):
                 assert word not in text, (file, word)
@@ -318,7 +319,7 @@ def test_force_replaces_a_run_and_nothing_else(directory: Path, tmp_path: Path) 
     notes.write_text("mine")
     small_run(1).save(directory, force=True)
     left = sorted(file.name for file in directory.iterdir())
-    assert left == ["config.toml", "episode-00.safetensors", "metrics.jsonl", "notes.txt"]
+    assert left == ["config.toml", "episode-00.safetensors", "metrics.jsonl", "notes.txt", "task.json"]
 
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("mine")
@@ -347,3 +348,94 @@ def test_optional_arrays_stay_absent(tmp_path: Path) -> None:
     write_module(tmp_path / "record", record)
     known = runs.directory.left_to_the_task(tasks.spring(), "evidence")
     assert_same(read_module(tmp_path / "record", Record, known), record)
+
+
+FOREIGN = {
+    "config.toml": "[server]\nport = 80\n",
+    "metrics.jsonl": '{"loss": 1.0}\n',
+    "costs.png": "a picture",
+    "evaluation.json": "{}",
+    "episode-00.safetensors": "not ours",
+}
+
+
+def test_force_leaves_another_programs_files_alone(tmp_path: Path) -> None:
+    for config in (FOREIGN["config.toml"], 'task = "spring"\n', "task = ", "\0"):
+        contents = FOREIGN | {"config.toml": config}
+        for name, text in contents.items():
+            (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match="not a run of bayespilco: --force does not touch it"):
+            small_run().save(tmp_path, force=True)
+        assert {file.name: file.read_text() for file in tmp_path.iterdir()} == contents
+
+
+def test_force_follows_no_links_and_deletes_only_what_a_run_wrote(directory: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "events.out.tfevents.1").write_text("theirs")
+    (directory / "tensorboard").symlink_to(elsewhere)
+    (directory / "episode-07.safetensors").write_text("theirs")
+    (elsewhere / "picture").write_text("theirs")
+    (directory / "costs.png").symlink_to(elsewhere / "picture")
+    small_run(1).save(directory, force=True)
+    assert (elsewhere / "events.out.tfevents.1").read_text() == "theirs"
+    assert (elsewhere / "picture").read_text() == "theirs" and (directory / "costs.png").is_symlink()
+    assert (directory / "episode-07.safetensors").read_text() == "theirs"
+    assert not (directory / "episode-01.safetensors").exists()
+    # Before its first episode a run has no numbers and no pictures: such files are somebody else's.
+    (tmp_path / "begun").mkdir()
+    for name, text in (FOREIGN | {"config.toml": CONFIG.text()}).items():
+        (tmp_path / "begun" / name).write_text(text)
+    (tmp_path / "begun" / "episode-00.safetensors").unlink()
+    with runs.RunDirectory.create(tmp_path / "begun", CONFIG, tasks.spring(), force=True):
+        pass
+    assert (tmp_path / "begun" / "costs.png").read_text() == "a picture"
+    assert (tmp_path / "begun" / "metrics.jsonl").read_text() == FOREIGN["metrics.jsonl"]
+
+
+def test_a_run_that_is_refused_before_its_first_episode_leaves_nothing(directory: Path, tmp_path: Path) -> None:
+    for path in (tmp_path / "new", tmp_path / "empty"):
+        if path.name == "empty":
+            path.mkdir()
+        with (
+            pytest.raises(ValueError, match="these data say nothing"),
+            runs.RunDirectory.create(path, CONFIG, tasks.spring()),
+        ):
+            raise ValueError("these data say nothing")
+        assert path.exists() == (path.name == "empty") and not (path.exists() and any(path.iterdir()))
+    with (
+        pytest.raises(OSError, match="unplugged"),
+        runs.RunDirectory.create(tmp_path / "other", CONFIG, tasks.spring()),
+    ):
+        raise OSError("unplugged")
+    assert (tmp_path / "other" / "config.toml").exists(), "this one can be resumed"
+
+
+DEEP = "a = " + "[" * 5000 + "]" * 5000
+HUGE = CONFIG.text().replace("seed = 0", f"seed = {'9' * 5000}")
+LARGE = CONFIG.text().replace("points = 50", f"points = {10**30}")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (DEEP, r"config\.toml cannot be read: .*nested|config\.toml"),
+        (HUGE, r"config\.toml cannot be read: .*digits"),
+        (LARGE, r"config\.toml: points must be at most 1000000; given 1000000000000000000000000000000"),
+    ],
+)
+def test_a_config_that_is_deep_or_huge_is_refused_by_name(directory: Path, text: str, sentence: str) -> None:
+    (directory / "config.toml").write_text(text)
+    with pytest.raises(ValueError, match=sentence):
+        Run.load(directory)
+
+
+def test_a_setting_that_there_was_not_yet_is_as_by_default(directory: Path) -> None:
+    """In a run of an earlier version; one of this version has them all."""
+    older = dataclasses.replace(CONFIG, version="0.0.7").text().replace("in_parts = true\n", "")
+    (directory / "config.toml").write_text(older)
+    with pytest.warns(UserWarning, match=r"was begun by bayespilco 0\.0\.7"):
+        assert Run.load(directory).settings == CONFIG.settings
+    (directory / "config.toml").write_text(CONFIG.text().replace("in_parts = true\n", ""))
+    with pytest.raises(ValueError, match=r"config\.toml lacks in_parts"):
+        Run.load(directory)

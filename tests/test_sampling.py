@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bayespilco.cost import SaturatingCost
-from bayespilco.features import AngleFeatures, Saturation
-from bayespilco.gaussian import Gaussian, Moments
-from bayespilco.gp import GaussianProcess
-from bayespilco.moments import belief_moments, gp_moments
+from bayespilco.control.cost import SaturatingCost
+from bayespilco.core.features import AngleFeatures, Saturation
+from bayespilco.core.gaussian import Gaussian, Moments
+from bayespilco.core.gp import GaussianProcess
+from bayespilco.core.moments import belief_moments, gp_moments
 from tests import systems
 from tests.oracles import Sampled, products
 

@@ -23,23 +23,27 @@ import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 import numpy as np
 
-from bayespilco import prediction, startup
-from bayespilco.compilation import compiled
-from bayespilco.cost import SaturatingCost
-from bayespilco.dynamics import Dynamics
-from bayespilco.episode import Episode, batch
+from bayespilco import startup
+from bayespilco.control import prediction
+from bayespilco.control.cost import SaturatingCost
+from bayespilco.control.policy import RBFPolicy
+from bayespilco.control.problem import Problem
+from bayespilco.core.compilation import compiled
+from bayespilco.core.features import AngleFeatures
+from bayespilco.core.gaussian import Gaussian
+from bayespilco.core.gp import condition
+from bayespilco.core.precision import as_float64, float64
 from bayespilco.execution import Filtered, RandomActions, execute_many
-from bayespilco.features import AngleFeatures
-from bayespilco.gaussian import Gaussian
-from bayespilco.gp import condition
-from bayespilco.improvement import Problem
-from bayespilco.policy import RBFPolicy
-from bayespilco.precision import float64
+from bayespilco.model.belief import Belief
+from bayespilco.model.dynamics import Dynamics
+from bayespilco.model.episode import Episode, Trials, batch
+from bayespilco.model.sensors import complete
 from bayespilco.tasks import cart_pole
 from bayespilco.training.direct import DirectFit, fit_direct
 from bayespilco.training.evidence import EvidenceFit, fit_evidence
+from bayespilco.training.guesses import guess_states
 from bayespilco.training.marginal import MarginalFit, fit_marginal
-from bayespilco.training.transitions import input_masks, transitions
+from bayespilco.training.transitions import input_masks
 
 Array = jax.Array
 Case = dict[str, Any]
@@ -85,7 +89,8 @@ def _measure_apart(case: Case, cache: str) -> Case:
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"The measurement {case} failed: {done.stderr.strip().splitlines()[-1]}")
-    return json.loads(done.stdout)
+    measured: Case = json.loads(done.stdout)
+    return measured
 
 
 class Measured(NamedTuple):
@@ -139,11 +144,12 @@ def _problem(case: Case) -> tuple[Problem, RBFPolicy]:
     lengths = np.tile(np.where(np.arange(states + 3) == 0, np.inf, 3.0), (states, 1))
     slope = 0.9 * np.eye(states, states + 3)
     gp = condition(inputs, targets, lengths, np.full(states, 0.1), np.full(states, 1e-3), slope, np.zeros(states))
-    dynamics = Dynamics(gp, AngleFeatures((0,), tuple(range(states + 1))), np.full(states, 1e-3), np.full(states, 1e-6))
+    sensors, process_noise = complete(np.full(states, 1e-3)), as_float64(np.full(states, 1e-6))
+    dynamics = Dynamics(gp, AngleFeatures((0,), tuple(range(states + 1))), sensors, process_noise)
     seen = AngleFeatures((0,), tuple(range(1, states)))
     policy = RBFPolicy.random(jax.random.key(0), seen, [1.0], centre=np.zeros(seen.size), centroids=case["centroids"])
-    cost = SaturatingCost(AngleFeatures((0,), (1,)), np.zeros(3), np.eye(3))
-    start = Gaussian(0.5 * np.ones(states), 0.01 * np.eye(states))
+    cost = SaturatingCost(AngleFeatures((0,), (1,)), as_float64(np.zeros(3)), as_float64(np.eye(3)))
+    start = Gaussian(as_float64(0.5 * np.ones(states)), as_float64(0.01 * np.eye(states)))
     return Problem(PREDICTORS[case["predictor"]], dynamics, start, cost, case["steps"]), policy
 
 
@@ -154,7 +160,7 @@ def _value_and_gradient(case: Case) -> Measured:
     def floor(_: object) -> float:
         """The sums over the model's points, twice if filtered, and over the policy's centroids."""
         model = times * _pairs(states) * _sweep(case["points"], states + 2)
-        return case["steps"] * (model + _sweep(case["centroids"], states + 1))
+        return float(case["steps"] * (model + _sweep(case["centroids"], states + 1)))
 
     return Measured(lambda: eqx.filter(problem.value_and_gradient(policy), eqx.is_array), floor, repeats=5)
 
@@ -205,9 +211,17 @@ def _random_episodes(trials: int) -> list[Episode]:
     return [Episode(many.observations[n], many.actions[n]) for n in range(trials)]
 
 
+def _transitions(trials: Trials) -> tuple[np.ndarray, np.ndarray]:
+    """The cart-pole's transitions as a regression problem."""
+    task = cart_pole()
+    structure = task.structure()
+    guesses = guess_states(trials, structure, task.true_sensors, task.start)
+    return guesses.inputs(trials, task.dynamics_features), guesses.outputs(structure)
+
+
 def _gp_fit(case: Case) -> Measured:
     features = cart_pole().dynamics_features
-    x, y = transitions(batch(_random_episodes(case["points"] // STEPS)), features)
+    x, y = _transitions(batch(_random_episodes(case["points"] // STEPS)))
     kernel_inputs, linear_inputs = input_masks(features)
     return Measured(
         lambda: fit_marginal(x, y, kernel_inputs=kernel_inputs, linear_inputs=linear_inputs),
@@ -225,7 +239,7 @@ def _evidence_fit(case: Case) -> Measured:
 
     def floor(fit: EvidenceFit) -> float:
         """Per evaluation the products with the Jacobian, one for the value and one for the gradient, and an inverse."""
-        rows, weights = case["trials"] * (STEPS + 1) * fit.frame.states, fit.parameters.weights.size
+        rows, weights = case["trials"] * (STEPS + 1) * fit.layout.sensors.count, fit.parameters.weights.size
         J = jnp.ones((rows, weights))
         products = _least(lambda J: J.T @ J, J) + _least(jnp.matmul, J, jnp.eye(weights))
         return fit.evaluations * (products + _inverse(weights))
@@ -239,10 +253,10 @@ def _direct_fit(case: Case) -> Measured:
 
     def floor(fit: DirectFit) -> float:
         """The sweeps of a filter pass along every trial, and the ordinary training that it starts from."""
-        x, y = transitions(trials, features)
+        x, y = _transitions(trials)
         kernel_inputs, linear_inputs = input_masks(features)
         start = fit_marginal(x, y, kernel_inputs=kernel_inputs, linear_inputs=linear_inputs)
-        sweeps = fit.evaluations * case["trials"] * STEPS * _pairs(trials.observations.shape[2])
+        sweeps: int = fit.evaluations * case["trials"] * STEPS * _pairs(trials.observations.shape[2])
         return sweeps * _sweep(case["points"], features.size) + _ordinary_floor(start, len(x), features.size)
 
     def fit() -> DirectFit:
@@ -262,8 +276,12 @@ def _controller(case: Case) -> Filtered:
 
 def _control_step(case: Case) -> Measured:
     controller, task = _controller(case), cart_pole()
-    step = compiled(lambda controller, belief, z: controller.step(belief, z, jax.random.key(0)))
     belief = controller.start(task.initial)
+
+    @compiled
+    def step(controller: Filtered, belief: Belief, z: Array) -> tuple[Belief, Array]:
+        return controller.step(belief, z, jnp.asarray(0), jax.random.key(0))
+
     return Measured(lambda: step(controller, belief, task.initial.mean), lambda _: _prediction_floor(case), repeats=5)
 
 

@@ -32,7 +32,7 @@ class Cluster:
             from distributed import Client
         except ImportError:
             raise ValueError("A Dask cluster needs Dask here too: pip install 'bayespilco[dask]'.") from None
-        self.directory = directory.resolve()
+        self.directory, self.address, self._size = directory.resolve(), address, 0
         try:
             self.client = Client(address, timeout=CONNECTING, set_as_default=False)
         except (OSError, TimeoutError) as error:
@@ -46,19 +46,35 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        return len(self.client.scheduler_info(n_workers=-1)["workers"])
+        """As many as there are workers; what it was last, while the scheduler cannot be asked."""
+        self.check()
+        try:
+            self._size = len(self.client.scheduler_info(n_workers=-1)["workers"])
+        except (OSError, TimeoutError, RuntimeError):
+            self.check()
+        return self._size
+
+    def check(self) -> None:
+        """Refuse to wait for a scheduler that is gone for good. For one that comes back, Dask waits by itself."""
+        if self.client.status in ("closed", "closing"):
+            raise ValueError(
+                f"The Dask scheduler at {self.address} is gone: it was stopped, or cannot be reached any more. Start "
+                "it again with its workers, and run the same command: what is finished is kept."
+            )
 
     def start(self, job: Job) -> "_Remote":
         key = f"{job.name} {uuid.uuid4()}"
-        return _Remote(job, self.client.submit(_on_a_worker, job, VERSION, self.directory, key=key, pure=False))
+        future = self.client.submit(_on_a_worker, job, VERSION, self.directory, key=key, pure=False)
+        return _Remote(job, future, self)
 
 
 class _Remote:
-    def __init__(self, job: Job, future: Any) -> None:
-        self.job, self.future = job, future
+    def __init__(self, job: Job, future: Any, cluster: Cluster) -> None:
+        self.job, self.future, self.cluster = job, future, cluster
         self.until: float | None = None
 
     def poll(self) -> Ended | None:
+        self.cluster.check()
         if not self.future.done():
             return None
         if self.future.status == "finished":
@@ -66,9 +82,11 @@ class _Remote:
             if not self.job.finished and time.monotonic() < self.until:
                 return None
             return Ended(None if self.job.finished else f"its worker ended, but {self.job.result} cannot be seen here")
+        if self.future.status in ("cancelled", "lost"):  # a scheduler that was restarted has forgotten it
+            return Ended("the Dask scheduler forgot it: was it restarted?", lost=True)
         error = self.future.exception(timeout=10)
         # Dask has started it several times by then, each time on another worker if there was one.
-        return Ended(explain(error) if error is not None else "it was cancelled")
+        return Ended(explain(error) if error is not None else "it failed without saying why")
 
     def stop(self) -> None:
         self.future.cancel()

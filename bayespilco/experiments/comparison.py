@@ -14,6 +14,7 @@ but the study and the seed, so parts may be computed in any order, anywhere.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import time
@@ -26,24 +27,31 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayespilco import prediction
-from bayespilco.algorithm import FRESH, METHODS, Fit, find
-from bayespilco.crew import Crew
-from bayespilco.episode import batch
+from bayespilco.algorithm import METHODS, RANDOM_STARTS, TRAININGS, Fit
+from bayespilco.control import prediction
+from bayespilco.control.policy import POLICIES, Policy
+from bayespilco.control.prediction import Prediction, Predictor
+from bayespilco.control.problem import Problem
+from bayespilco.control.search import search
+from bayespilco.core.checks import check_integer
+from bayespilco.core.optimise import Reason
+from bayespilco.core.precision import as_float64, float64
+from bayespilco.deploy.files import write
 from bayespilco.execution import execute_many, rehearse
-from bayespilco.files import write
-from bayespilco.improvement import Problem, search
-from bayespilco.policy import Policy
-from bayespilco.precision import as_float64, float64
-from bayespilco.prediction import Prediction, Predictor
+from bayespilco.model.episode import batch
+from bayespilco.model.posterior_samples import draw_many
 from bayespilco.runs import Run, learn, resume
 from bayespilco.runs.arrays import read_module, write_module
-from bayespilco.runs.directory import POLICIES, left_to_the_task
-from bayespilco.tasks import TASKS, Task
-from bayespilco.training.direct import fit_direct
-from bayespilco.training.drawn import draw_many
-from bayespilco.training.evidence import EvidenceFit, fit_evidence
+from bayespilco.runs.directory import left_to_the_task
+from bayespilco.runs.own_tasks import FoundTask, absolute, find_task
+from bayespilco.runs.workers import WorkerPool
+from bayespilco.settings import LARGEST_COUNT
+from bayespilco.tasks import Task
+from bayespilco.tasks.task import Kind
+from bayespilco.training.evidence import EvidenceFit
 
+STRUCTURE: Kind = "free"
+"""The paper's: every state is learned."""
 COLLECTOR = "pilco"
 """The method that collects the common data, as in the paper (and from one Gaussian, as there)."""
 
@@ -53,6 +61,7 @@ class Study:
     """What is compared, and with which budgets. The defaults are the paper's experiment."""
 
     task: str = "cart-pole"
+    """A built-in task, or `file.py:name`."""
     episodes: int = 11
     """Of the common data, the first with random actions."""
     points: int = 100
@@ -72,15 +81,23 @@ class Study:
     """Evaluations of the Direct training (an ablation)."""
 
     def __post_init__(self) -> None:
-        find(TASKS, self.task, "task")
+        find_study_task(self.task)
         for name, value in dataclasses.asdict(self).items():
-            if name != "task" and value < 1:
-                raise ValueError(f"{name} must be at least 1; given {value}.")
-        if self.direct < 3:
-            raise ValueError(f"direct must be at least 3; given {self.direct}.")
+            if name != "task":
+                check_integer(value, name, 3 if name == "direct" else 1, LARGEST_COUNT)
 
     def make_task(self) -> Task:
-        return TASKS[self.task]()
+        return find_study_task(self.task).task
+
+    def anywhere(self) -> "Study":
+        """The same study for a process that may start in another directory."""
+        return dataclasses.replace(self, task=absolute(self.task))
+
+
+@functools.cache
+def find_study_task(name: str) -> FoundTask:
+    """The task of a study, found once per process."""
+    return find_task(name)
 
 
 class Part(NamedTuple):
@@ -146,7 +163,7 @@ class Outcome(eqx.Module):
     sampled: Float[Array, "methods samples times"] = eqx.field(converter=as_float64)
     """The same on plants drawn from the model, with its sensors."""
     evaluations: int
-    stopped: str
+    stopped: Reason = eqx.field(converter=Reason)
     taken: Taken
 
 
@@ -168,16 +185,17 @@ def collect(study: Study, seed: int, directory: Path, workers: int = 1) -> None:
 
     data = directory / "data"
     if (data / "config.toml").exists():
-        resume(data, callbacks=[note], workers=workers)
+        resume(data, find_study_task(study.task), callbacks=[note], workers=workers)
     else:
         learn(
-            study.task,
+            find_study_task(study.task),
             COLLECTOR,
             episodes=study.episodes,
             seed=seed,
             points=study.collecting_points,
             evaluations=study.collecting,
             in_parts=False,
+            structure=STRUCTURE,
             out=data,
             callbacks=[note],
             workers=workers,
@@ -189,14 +207,15 @@ def collect(study: Study, seed: int, directory: Path, workers: int = 1) -> None:
 def train(study: Study, training: str, directory: Path) -> None:
     """One model of all the data: by the evidence, from where the collection's last model is, or the paper's way."""
     clock, task, run = Clock(), study.make_task(), Run.load(directory / "data")
-    data = batch([record.episode for record in run.records]), task.dynamics_features, task.initial
-    fit: Fit
-    if training == "direct":
-        fit = fit_direct(*data, points=study.points, evaluations=study.direct)
-    else:
-        last = run.records[-1].fit
-        assert isinstance(last, EvidenceFit), "the data are collected so"
-        fit = fit_evidence(*data, points=study.points, previous=last)
+    data = batch([record.episode for record in run.records]), task.features(STRUCTURE), task.start
+    declared = {"structure": task.structure(STRUCTURE), "sensors": task.sensors_with(np.ones(len(task.sensed)))}
+    last = run.records[-1].fit
+    assert isinstance(last, EvidenceFit), "the data are collected so"
+    special: dict[str, dict[str, int | EvidenceFit]] = {
+        "direct": {"evaluations": study.direct},
+        "evidence": {"previous": last},
+    }
+    fit: Fit = TRAININGS[training].fit(*data, **declared, points=study.points, **special[training])
     write_module(model_file(directory, training), Model(fit, clock.taken()))
 
 
@@ -206,12 +225,12 @@ def compare(study: Study, seed: int, part: Part, directory: Path, workers: int =
     clock, task, run = Clock(), study.make_task(), Run.load(directory / "data")
     fit = read_model(study, directory, part.training).fit
     dynamics = fit.dynamics
-    problem = Problem(part.predictor, dynamics, task.initial, task.cost, task.steps)
+    problem = Problem(part.predictor, dynamics, task.start, task.cost, task.steps)
     earlier = [record.policy for record in run.records]
     fresh = fresh_policies(task, seed)
     in_parts = study.in_parts if part.in_parts else 0
-    with Crew(workers) as crew:
-        found = search(problem, earlier, fresh, evaluations=study.evaluations, in_parts=in_parts, crew=crew)
+    with WorkerPool(workers) as pool:
+        found = search(problem, earlier, fresh, evaluations=study.evaluations, split_evaluations=in_parts, workers=pool)
     predicted = found.problem.prediction(found.policy)
     executions, samples, plants = (
         jax.random.split(_key(seed, purpose), count)
@@ -221,13 +240,14 @@ def compare(study: Study, seed: int, part: Part, directory: Path, workers: int =
     executors = [METHODS[method].executor(found.policy, dynamics) for method in part.methods]
     executed = np.stack([np.asarray(execute_many(task, executor, executions).costs) for executor in executors])
     sampled = np.stack([np.asarray(rehearse(task, executor, drawn, samples).costs) for executor in executors])
-    outcome = Outcome(found.policy, predicted, executed, sampled, found.evaluations, found.stopped, clock.taken())
+    costs = as_float64(executed), as_float64(sampled)
+    outcome = Outcome(found.policy, predicted, *costs, found.evaluations, found.stopped, clock.taken())
     write_module(part_file(directory, part), outcome)
 
 
 def fresh_policies(task: Task, seed: int) -> list[Policy]:
     """The random policies that all methods start from beside those of the data's collection."""
-    return [task.random_policy(key) for key in jax.random.split(_key(seed, "start"), FRESH)]
+    return [task.random_policy(key) for key in jax.random.split(_key(seed, "start"), RANDOM_STARTS)]
 
 
 _PURPOSES = ("start", "execute", "draw", "rehearse")
@@ -266,7 +286,7 @@ def read_model(study: Study, directory: Path, training: str) -> Model:
 
 def read_outcome(study: Study, directory: Path, part: Part) -> Outcome:
     task = study.make_task()
-    known = {"policy": POLICIES[task.policy_kind], "policy/features": task.policy_features}
+    known = {"policy": POLICIES[task.policy_kind].value, "policy/features": task.policy_features}
     return read_module(part_file(directory, part), Outcome, known)
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from bayespilco import startup
-from bayespilco.crew import available_cores, end_with_parent
+from bayespilco import interrupts, startup
+from bayespilco.runs.workers import available_cores, end_with_parent
 
 ATTEMPTS = 3
 """How often a job is started before its place is taken to be at fault."""
@@ -163,7 +163,8 @@ class Local:
     def start(self, job: Job) -> "_Process":
         receiving, sending = self._context.Pipe(duplex=False)
         process = self._context.Process(target=_work, args=(job, sending), name=job.name)
-        process.start()
+        with interrupts.withheld():
+            process.start()
         sending.close()
         return _Process(process, receiving)
 
@@ -192,8 +193,6 @@ def _work(job: Job, errors: Connection) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         perform(job)
-    except KeyboardInterrupt:
-        pass  # the terminal interrupts all processes; the first of them says so
     except Exception as error:
         errors.send(explain(error))
         raise SystemExit(1) from None

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from markdown_it import MarkdownIt
 
+from bayespilco.deploy.files import write
 from bayespilco.experiments import paper
 from bayespilco.experiments.comparison import PARTS
 from bayespilco.experiments.results import CURVES, OURS
-from bayespilco.files import write
 from bayespilco.report.comparison import draw_methods, draw_promises, draw_seeds
+from bayespilco.runs.directory import read_stored_task
 from bayespilco.tasks import TASKS, Task
 
 Numbers = dict[str, Any]
@@ -30,7 +31,8 @@ def write_page(directory: Path) -> list[Path]:
     """Draw the figures and write `results.md` and `index.html`, from the stored results."""
     found = json.loads((directory / "results.json").read_text())
     curves = _read_curves(directory / "curves.csv")
-    task = TASKS[found["study"]["task"]]()
+    stored = read_stored_task(directory)
+    task = stored.task if stored is not None else TASKS[found["study"]["task"]]()
     seeds = [seed["seed"] for seed in found["seeds"]]
     compared = task.name == paper.TASK
     figures = {
@@ -156,7 +158,7 @@ def _noise_table(summary: Numbers, task: Task) -> str:
     ratio = summary["noise_ratio"]
     rows = [
         [str(state), f"{true:.3g}", *(f"{ratio[key][n]:.3f}" for key in ("median", "lowest", "highest"))]
-        for n, (state, true) in enumerate(zip(task.states, np.asarray(task.sensor_std), strict=True))
+        for n, (state, true) in enumerate(zip(task.sensed, np.asarray(task.sensor_std), strict=True))
     ]
     return _table(["sensor", "true", "median", "lowest", "highest"], rows)
 

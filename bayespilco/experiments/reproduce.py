@@ -1,6 +1,7 @@
 """The paper's experiment from nothing, over many seeds: a directory that ends with numbers, figures and a page.
 
 study.json       what is compared (adding seeds later is fine; another study needs another directory)
+task.json        the task, without its code
 seed-00/ ...     the parts of each seed (see `comparison`)
 results.json     all numbers, per seed and over seeds; written again whenever a seed is complete
 curves.csv       cost per step of every seed and method
@@ -9,15 +10,18 @@ curves.csv       cost per step of every seed and method
 import dataclasses
 import functools
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bayespilco.deploy.files import write
 from bayespilco.experiments import comparison, results
-from bayespilco.experiments.comparison import ABLATIONS, PARTS, Part, Study
+from bayespilco.experiments.comparison import ABLATIONS, PARTS, Part, Study, find_study_task
 from bayespilco.experiments.jobs import Job, Local, Place, Status, run
 from bayespilco.experiments.page import write_page
-from bayespilco.files import write
+from bayespilco.runs.directory import TASK, read_stored_task
+from bayespilco.runs.plain import task_text
 from bayespilco.version import VERSION
 
 STUDY, RESULTS, CURVES = "study.json", "results.json", "curves.csv"
@@ -75,7 +79,7 @@ def reproduce(
     # With fewer data sets than cores, some would have nothing to do while data are collected, or the longest part ends.
     workers = max(1, place.size // len(seeds)) if isinstance(place, Local) else 1
     each = {
-        seed: seed_jobs(study, seed, directory, ablations=n < ablations, workers=workers)
+        seed: seed_jobs(study.anywhere(), seed, directory, ablations=n < ablations, workers=workers)
         for n, seed in enumerate(seeds)
     }
     seed_of = {job.name: seed for seed, jobs in each.items() for job in jobs}
@@ -107,14 +111,30 @@ def claim(study: Study, directory: Path) -> None:
                 f"{directory} holds another study: there {', '.join(f'{key} = {before.get(key)}' for key in changed)}; "
                 f"asked for {', '.join(f'{key} = {settings.get(key)}' for key in changed)}. Choose another directory."
             )
+        _compare_source(study, directory)
         return
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    begun = directory / TASK  # by a process that was killed before it wrote what the study is
+    if directory.exists() and (not directory.is_dir() or any(set(directory.iterdir()) - {begun})):
         raise ValueError(f"{directory} is neither empty nor the directory of a study: choose another.")
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        found = find_study_task(study.task)
+        write(directory / TASK, task_text(found.task, found.source._asdict() if found.source else None).encode())
         write(file, (json.dumps(settings, indent=2) + "\n").encode())
     except OSError as error:
         raise ValueError(f"Cannot write to {directory}: {error.strerror or error}.") from error
+
+
+def _compare_source(study: Study, directory: Path) -> None:
+    """Say so if the file of the task has changed since the study was begun."""
+    source, stored = find_study_task(study.task).source, read_stored_task(directory)
+    before = stored.source if stored is not None else None
+    if source is not None and before is not None and before["sha256"] != source.sha256:
+        warnings.warn(
+            f"{source.file} has changed since the study in {directory} was begun (its check sum is another). What is "
+            "finished is of the earlier one.",
+            stacklevel=3,
+        )
 
 
 def write_results(study: Study, directory: Path, command: str = "") -> dict[str, Any]:

@@ -9,6 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
+from bayespilco.control.cost import QuadraticCost, SaturatingCost
+from bayespilco.control.policy import Policy
+from bayespilco.core.precision import float64
 from bayespilco.experiments import paper
 from bayespilco.experiments.comparison import (
     ABLATIONS,
@@ -24,8 +27,6 @@ from bayespilco.experiments.comparison import (
     read_run,
     read_taken,
 )
-from bayespilco.policy import Policy
-from bayespilco.precision import float64
 from bayespilco.tasks import Task
 
 OURS = "bayes-filter"
@@ -74,7 +75,8 @@ def success(task: Task, costs: np.ndarray) -> float:
 def covered(executed: np.ndarray, sampled: np.ndarray) -> np.ndarray:
     """At every step, the share of executed costs within the 90 % band of the sampled ones."""
     low, high = np.quantile(sampled, BAND, axis=0)
-    return np.mean((executed >= low) & (executed <= high), axis=0)
+    share: np.ndarray = np.mean((executed >= low) & (executed <= high), axis=0)
+    return share
 
 
 @float64
@@ -85,7 +87,9 @@ def gain(task: Task, policy: Policy) -> float:
 
 
 def goal(task: Task) -> jax.Array:
-    """The state that the cost wants: what it does not speak of is zero."""
+    """The state that the cost wants, what it does not speak of being zero; the first state if it names no target."""
+    if not isinstance(task.cost, SaturatingCost | QuadraticCost):
+        return task.initial.mean
     features, target = task.cost.features, np.asarray(task.cost.target)
     state = np.zeros(len(task.states))
     kept = len(features.keep)
@@ -212,7 +216,8 @@ def summarise(seeds: Sequence[Numbers]) -> Numbers:
 
 def relative_error(promised: np.ndarray, executed: np.ndarray) -> np.ndarray:
     """How far a prediction was off, as a share of what was executed."""
-    return np.abs(promised - executed) / executed
+    error: np.ndarray = np.abs(promised - executed) / executed
+    return error
 
 
 def spread(values: Sequence[float] | np.ndarray) -> Numbers:
@@ -232,7 +237,8 @@ def bootstrap_interval(values: np.ndarray, statistic: Callable[..., Any]) -> lis
     if len(values) < 2:
         return None
     again = np.random.default_rng(0).choice(values, (RESAMPLES, len(values)))
-    return np.quantile(statistic(again, axis=1), (0.025, 0.975)).tolist()
+    low, high = np.quantile(statistic(again, axis=1), (0.025, 0.975))
+    return [float(low), float(high)]
 
 
 CURVES = (

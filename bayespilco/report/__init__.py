@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bayespilco.episode import Episode
-from bayespilco.files import write
+from bayespilco.deploy.files import write
+from bayespilco.model.episode import Episode
 from bayespilco.report.costs import draw_costs as draw_costs
 from bayespilco.report.learning import draw_learning as draw_learning
 from bayespilco.report.poses import animate as animate
 from bayespilco.report.poses import draw_poses as draw_poses
 from bayespilco.report.states import draw_states as draw_states
-from bayespilco.runs import Run
+from bayespilco.runs import Run, RunDirectory, load_evaluation
 
 
 def save_figures(run: Run, executed: Episode, directory: Path | str) -> list[Path]:
@@ -42,3 +42,12 @@ def save_figures(run: Run, executed: Episode, directory: Path | str) -> list[Pat
         paths.append(Path(directory) / "motion.gif")
         animate(run.task, np.asarray(executed.states)[0], paths[-1])
     return paths
+
+
+def conclude(run: Run, directory: RunDirectory) -> list[Path]:
+    """Execute the final policy, keep the executions, and draw: the `on_end` of the command. Returns the pictures."""
+    executed = load_evaluation(directory.path) or run.evaluate(directory.config.executions)
+    directory.keep_evaluation(executed)
+    pictures = save_figures(run, executed, directory.path)
+    directory.conclude(executed)
+    return pictures

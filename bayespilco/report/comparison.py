@@ -6,15 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bayespilco.algorithm import METHODS
 from bayespilco.report.style import EXECUTED, PREDICTED, QUIET, band, new_figure
-
-STYLES = {
-    "pilco": ("#E69F00", "o"),
-    "dallaire": ("#CC79A7", "^"),
-    "deisenroth": ("#009E73", "s"),
-    "bayes-filter": ("#0072B2", "D"),
-}
-"""Colour and marker of each method, from the same palette as everything else."""
 
 Curve = tuple[np.ndarray, np.ndarray]
 """Mean and standard deviation of the cost of a single run, at every step."""
@@ -30,7 +23,9 @@ def draw_methods(published: Mapping[str, Curve], ours: Mapping[str, Curve], dt: 
     for ax, (title, curves) in zip(axes[0], panels.items(), strict=True):
         for method, (mean, std) in curves.items():
             label = f"{method}: total {mean.sum():.1f}"
-            band(ax, dt * np.arange(len(mean)), mean, std, STYLES[method][0], label, method != "bayes-filter", 0.12)
+            band(
+                ax, dt * np.arange(len(mean)), mean, std, METHODS[method].colour, label, method != "bayes-filter", 0.12
+            )
         _cost_axis(ax, dt * (len(mean) - 1))
         ax.set_title(title, loc="left", fontsize=11)
         _legend_below(ax, f"{what} cost, mean ± std of one run")
@@ -74,7 +69,7 @@ def draw_seeds(
     figure, axes = new_figure(1, 1, 7.2, 4.4)
     ax = axes[0, 0]
     for row, (method, values) in enumerate(executed.items()):
-        colour, marker = STYLES[method]
+        colour, marker = METHODS[method].colour, METHODS[method].marker
         apart = np.linspace(-0.22, 0.22, len(values)) if len(values) > 1 else np.zeros(1)
         ax.plot(row + apart, values, marker, color=colour, markersize=6, alpha=0.8)
         ax.hlines(np.median(values), row - 0.33, row + 0.33, color=colour, linewidth=2)

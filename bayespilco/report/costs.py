@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from bayespilco.episode import Episode
+from bayespilco.model.episode import Episode
 from bayespilco.report.style import EXECUTED, PREDICTED, band, new_figure
 from bayespilco.runs import Run
 
@@ -23,7 +23,9 @@ def draw_costs(run: Run, executed: Episode) -> Figure:
     band(ax, time, mean, np.sqrt(np.asarray(predicted.cost_variance)), PREDICTED, f"predicted: total {total:.1f}", True)
     label = f"executed {len(costs)} times: total {costs.sum(axis=1).mean():.1f}"
     band(ax, time, costs.mean(axis=0), costs.std(axis=0), EXECUTED, label)
-    ax.set(xlabel="time [s]", ylabel="cost (0 at the goal, 1 far from it)", xlim=(0, time[-1]), ylim=(-0.03, 1.03))
+    ax.set(xlabel="time [s]", ylabel="cost per step", xlim=(0, time[-1]))
+    if run.task.cost.worst == 1:
+        ax.set(ylabel="cost (0 at the goal, 1 far from it)", ylim=(-0.03, 1.03))
     ax.set_title(f"{run.task.name}, {run.method}, after {len(run.records)} episodes", loc="left", fontsize=11)
     ax.legend(title="mean ± standard deviation of one run", frameon=False, fontsize=9, title_fontsize=9)
     return figure

@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from bayespilco.files import write
+from bayespilco.deploy.files import write
 from bayespilco.report.style import EXECUTED, PREDICTED, QUIET
 from bayespilco.tasks import Pose, Task
 

@@ -1,11 +1,15 @@
 """What did the plant do? Executed states and actions against the predicted ones."""
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
+from jaxtyping import Array
 from matplotlib.figure import Figure
 
-from bayespilco.episode import Episode
+from bayespilco.model.episode import Episode
 from bayespilco.report.style import EXECUTED, PREDICTED, band, new_figure
 from bayespilco.runs import Run
+from bayespilco.tasks import Component
 
 COLUMNS = 2
 
@@ -42,7 +46,9 @@ def draw_states(run: Run, executed: Episode, count: int = 5) -> Figure:
     return figure
 
 
-def _by_component(components, mean, cov, values):  # type: ignore[no-untyped-def]
+def _by_component(
+    components: Sequence[Component], mean: Array, cov: Array, values: Array
+) -> Iterator[tuple[Component, Array, Array, Array]]:
     """Split arrays over steps into one triple per component."""
     for index, component in enumerate(components):
         yield component, mean[:, index], cov[:, index, index], values[..., index]

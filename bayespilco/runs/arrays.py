@@ -22,11 +22,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from bayespilco.files import write
-from bayespilco.precision import float64
+from bayespilco.core.precision import float64
+from bayespilco.deploy.files import write
 
-FORMAT = "bayespilco 3"
-"""3 since a file has a context, 2 since a record keeps the whole fit; 1 kept the dynamics alone."""
+FORMAT = "bayespilco 4"
+"""4 since a model has sensors and a structure, 3 since a file has a context, 2 since a record keeps the whole fit."""
 CHECK, CONTEXT = "sha256", "context"
 """The entries of the metadata with the check sum, and with the context."""
 Leaves = dict[str, Any]
@@ -60,6 +60,15 @@ def read_provenance(path: Path) -> Provenance:
     """Of a file that `read_module` has found to be whole."""
     metadata = _split(path.read_bytes())[0]["__metadata__"]
     return Provenance(json.loads(metadata[CONTEXT]), metadata[CHECK])
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file was written by `write_module`, of this version or another."""
+    try:
+        header = _split(path.read_bytes())[0]
+        return str(header["__metadata__"]["format"]).startswith("bayespilco ")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def _split(content: bytes) -> tuple[dict[str, Any], bytes]:
@@ -101,9 +110,12 @@ def read_module(path: Path, kind: type[M], known: Mapping[str, Any], *, batched:
         batched: Whether all arrays have a leading axis, one entry per module.
     """
     stored = _read(path)
-    construct = jax.vmap(lambda each: build(kind, each, known)) if batched else lambda each: build(kind, each, known)
+
+    def construct(each: Leaves) -> M:
+        return build(kind, each, known)
+
     try:
-        module = construct(stored)
+        module: M = jax.vmap(construct)(stored) if batched else construct(stored)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} does not hold a {kind.__name__} of this task: {error}") from error
     if foreign := stored.keys() - leaves(module).keys():
@@ -116,7 +128,7 @@ def _read(path: Path) -> Leaves:
         content = path.read_bytes()
         tensors = {name: jnp.asarray(array) for name, array in load(content).items()}
         header, data = _split(content)
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}. It may be damaged, cut short or of another kind.") from error
     metadata = dict(header.get("__metadata__", {}))
     written = metadata.pop("format", "something else")
@@ -128,7 +140,7 @@ def _read(path: Path) -> Leaves:
         raise ValueError(f"{path} is damaged: its check sum is not that of its content.")
     try:
         values = {name: json.loads(value) for name, value in metadata.items()}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error} in its metadata.") from error
     if odd := [name for name, tensor in tensors.items() if tensor.dtype not in (np.float64, np.bool_)]:
         raise ValueError(f"{path} is damaged: {min(odd)!r} is of type {tensors[min(odd)].dtype}, not float64.")

@@ -6,8 +6,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from bayespilco.algorithm import Settings, whole
-from bayespilco.tasks.task import suggest
+from bayespilco.algorithm import Settings
+from bayespilco.core.checks import check_integer, unknown_name
+from bayespilco.settings import EXECUTIONS, LARGEST_COUNT
 from bayespilco.version import VERSION
 
 
@@ -17,7 +18,7 @@ class Config:
 
     task: str
     settings: Settings = dataclasses.field(default_factory=Settings)
-    executions: int = 100
+    executions: int = EXECUTIONS
     """How often the final policy is to be executed."""
     version: str = VERSION
     """Of the library that began the run."""
@@ -33,17 +34,19 @@ class Config:
     @classmethod
     def read(cls, path: Path, *, complete: bool = True) -> "Config":
         """Read what `text` wrote; or what a person did, who may leave out what is as by default (not `complete`)."""
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
+        values = _read(path)
         kinds = {name: type(value) for name, value in cls("").entries().items()}
         for name, value in values.items():
             if name not in kinds:
-                raise suggest(name, list(kinds), f"entry in {path}:")
+                raise unknown_name(name, list(kinds), f"entry in {path}:")
             if type(value) is not kinds[name]:
                 raise ValueError(f"{path}: {name} must be of type {kinds[name].__name__}; given {value!r}.")
-        needed = [name for name in kinds if name != "executions"] if complete else ["task"]
+        if not complete:
+            needed = ["task"]
+        elif values.get("version", VERSION) == VERSION:
+            needed = [name for name in kinds if name != "executions"]
+        else:  # a setting that there was not yet is as by default
+            needed = ["task", "method", "seed", "episodes"]
         if missing := [name for name in kinds if name not in values and name in needed]:
             raise ValueError(f"{path} lacks {', '.join(missing)}.")
         own = {name: values.pop(name) for name in ("task", "executions", "version") if name in values}
@@ -53,10 +56,28 @@ class Config:
             raise ValueError(f"{path}: {error}") from error
 
     def __post_init__(self) -> None:
-        whole(self.executions, "executions", 1)
+        check_integer(self.executions, "executions", 1, LARGEST_COUNT)
 
     def other_version(self, path: Path) -> str:
         """A sentence, if the run in a directory was begun by another version, whose numbers may not be this one's."""
         if self.version == VERSION:
             return ""
         return f"The run in {path} was begun by bayespilco {self.version}; this is {VERSION}, and may differ."
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError(f"{path} cannot be read: it is nested too deeply for a configuration.") from None
+    except (OSError, ValueError) as error:  # also an integer of thousands of digits
+        raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def is_our_config(path: Path) -> bool:
+    """Whether a file is the configuration of a run, of any version. Other programs have a config.toml too."""
+    try:
+        values = _read(path)
+    except ValueError:
+        return False
+    return all(isinstance(values.get(name), str) for name in ("task", "method", "training", "version"))

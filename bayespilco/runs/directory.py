@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,73 +11,98 @@ from typing import Any
 
 import numpy as np
 
-from bayespilco import deployment
-from bayespilco.algorithm import Record, find
-from bayespilco.episode import Episode
-from bayespilco.files import delete, reserved, unfinished, write
-from bayespilco.policy import LinearPolicy, RBFPolicy
+from bayespilco.algorithm import TRAININGS, Record, Settings, model_structure
+from bayespilco.control.policy import POLICIES
+from bayespilco.deploy import bridge as deployment
+from bayespilco.deploy.files import delete, reserved, unfinished, write
+from bayespilco.model.episode import Episode
+from bayespilco.runs import arrays, plain
 from bayespilco.runs.arrays import read_module, read_provenance, write_module
-from bayespilco.runs.config import Config
+from bayespilco.runs.config import Config, is_our_config
+from bayespilco.runs.own_tasks import FoundTask, Source
+from bayespilco.runs.plain import MissingPlant, StoredTask
 from bayespilco.tasks import TASKS, Task
-from bayespilco.training.direct import DirectFit
-from bayespilco.training.evidence import EvidenceFit
+from bayespilco.tasks.task import Kind
 
-CONFIG, METRICS, LOGGED = "config.toml", "metrics.jsonl", "logged.csv"
+CONFIG, TASK, METRICS, LOGGED = "config.toml", "task.json", "metrics.jsonl", "logged.csv"
 EVALUATION, SUMMARY = "evaluation.safetensors", "evaluation.json"
 EPISODES, EVENTS = "episode-[0-9]*.safetensors", "tensorboard/events.out.tfevents.*"
-POLICIES = {"rbf": RBFPolicy, "linear": LinearPolicy}
-FITS = {"evidence": EvidenceFit, "direct": DirectFit}
 PICTURES = ("costs.png", "learning.png", "states.png", "poses.png", "motion.gif")
 RESULTS = (SUMMARY, EVALUATION, *PICTURES)
 """What is made of the last policy, when all episodes are learned. The summary comes last, and is deleted first."""
-OWN_FILES = (METRICS, *RESULTS, EPISODES, EVENTS, LOGGED, CONFIG)
+OWN_FILES = (METRICS, *RESULTS, EPISODES, EVENTS, LOGGED, TASK, CONFIG)
 """What a run's directory may contain: all that `force` ever deletes."""
 
 
 class RunDirectory:
     """Where a run is written to, while one of its two context managers keeps other processes from writing there too."""
 
-    def __init__(self, path: Path, config: Config, task: Task, records: tuple[Record, ...] = ()) -> None:
+    def __init__(self, path: Path, config: Config, found: FoundTask, records: tuple[Record, ...] = ()) -> None:
         """Use `create` or `open`."""
-        self.path, self.config, self.task, self.records = path, config, task, records
+        self.path, self.config, self.task, self.source, self.records = path, config, found.task, found.source, records
 
     @classmethod
     @contextmanager
-    def create(cls, path: Path | str, config: Config, task: Task, *, force: bool = False) -> Iterator["RunDirectory"]:
-        """Start a run in a new or empty directory; with `force`, in place of an earlier run."""
+    def create(
+        cls, path: Path | str, config: Config, task: Task | FoundTask, *, force: bool = False
+    ) -> Iterator["RunDirectory"]:
+        """Start a run in a new or empty directory; with `force`, in place of an earlier run.
+
+        If what is then done is refused (a ValueError) before an episode is saved, there is no run: nothing is left.
+        """
         path = Path(path)
+        found = task if isinstance(task, FoundTask) else FoundTask(task)
         if path.exists() and not path.is_dir():
             raise ValueError(f"{path} is a file; give a directory.")
-        found = path.is_dir() and set(path.iterdir()) - set(_of_a_false_start(path, task))
-        if found and not force:
-            hint = f", go on with it (`bayespilco resume {path}`)" if (path / CONFIG).exists() else ""
+        made = not path.exists()
+        occupied = path.is_dir() and set(path.iterdir()) - set(_of_a_false_start(path, found.task))
+        if occupied and not force:
+            hint = f", go on with it (`bayespilco resume {path}`)" if is_run(path) else ""
             raise ValueError(
                 f"The directory {path} is not empty. Choose another{hint}, or replace the run in it with --force. "
                 "(In Python: `resume`, and force=True.)"
             )
-        if found and not (path / CONFIG).exists():
+        if occupied and not is_run(path):
             raise ValueError(f"{path} is not empty and not a run of bayespilco: --force does not touch it.")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(f"Cannot write to {path}: {error.strerror or error}.") from error
         with reserved(path):
-            for pattern in OWN_FILES:  # the configuration last: until then it is a run, and can be forced again
-                for file in (*path.glob(pattern), *unfinished(path, pattern)):
-                    delete(file)
-            if task.logged:
-                write(path / LOGGED, deployment.log_text(task).encode())
+            for file in _own_files(path):  # the configuration last: until then it is a run, and can be forced again
+                delete(file)
+            if found.task.logged:
+                write(path / LOGGED, deployment.log_text(found.task).encode())
+            source = found.source._asdict() if found.source else None
+            write(path / TASK, plain.task_text(found.task, source).encode())
             write(path / CONFIG, config.text().encode())
-            yield cls(path, config, task)
+            directory = cls(path, config, found)
+            try:
+                yield directory
+            except ValueError:
+                if not directory.records:
+                    directory._withdraw(made)
+                raise
+
+    def _withdraw(self, made: bool) -> None:
+        for name in (CONFIG, TASK, LOGGED):
+            delete(self.path / name)
+        if made and not any(self.path.iterdir()):
+            self.path.rmdir()
 
     @classmethod
     @contextmanager
-    def open(cls, path: Path | str, task: Task | None = None) -> Iterator["RunDirectory"]:
+    def open(cls, path: Path | str, task: Task | FoundTask | None = None) -> Iterator["RunDirectory"]:
         """Open the directory of an interrupted run, to go on with it; `task` if it is not a built-in one."""
         path = Path(path)
-        config, task = read_config(path, task)
+        given = FoundTask(task) if isinstance(task, Task) else task
+        config, known = read_config(path, given.task if given else None)
+        if isinstance(known.plant, MissingPlant):
+            raise _not_built_in(path, config.task)
+        source = given.source if given else None
+        _compare_source(path, source)
         with reserved(path):
-            directory = cls(path, config, task, read_records(path, config, task))
+            directory = cls(path, config, FoundTask(known, source), read_records(path, config, known))
             for pattern in OWN_FILES:
                 for file in unfinished(path, pattern):
                     delete(file)
@@ -91,7 +117,12 @@ class RunDirectory:
 
     @property
     def has_tensorboard(self) -> bool:
-        return any(self.path.glob(EVENTS))
+        return bool(own_events(self.path))
+
+    @property
+    def resume_command(self) -> str:
+        """What goes on with this run after an interruption."""
+        return f"bayespilco resume {self.path}" + (f" --task {self.source.file}" if self.source else "")
 
     def keep(self, records: Sequence[Record]) -> None:
         """Save what is new among the records of the run."""
@@ -127,11 +158,46 @@ class RunDirectory:
         write(self.path / CONFIG, self.config.text().encode())
 
 
+def is_run(path: Path) -> bool:
+    """Whether a directory holds a run of ours, whatever its version. Other programs have a config.toml too."""
+    return is_our_config(path / CONFIG)
+
+
+def own_events(path: Path) -> list[Path]:
+    """TensorBoard's files in a directory. What a symbolic link leads to is not ours."""
+    if (path / EVENTS).parent.is_symlink():
+        return []
+    return [file for file in path.glob(EVENTS) if _is_plain_file(file)]
+
+
+def _own_files(path: Path) -> Iterator[Path]:
+    """What the run in a directory wrote, in the order in which it may be deleted; nothing, where there is no run."""
+    if is_run(path):
+        records = [file for file in path.glob(EPISODES) if arrays.is_ours(file)]
+        derived = (METRICS, *RESULTS) if records else ()  # without an episode there is nothing to make them of
+        yield from (path / name for name in derived if _is_plain_file(path / name))
+        yield from records
+        yield from own_events(path)
+    for pattern in OWN_FILES:
+        yield from unfinished(path, pattern)
+    if is_run(path):
+        yield from (path / name for name in (LOGGED, TASK, CONFIG) if _is_plain_file(path / name))
+
+
+def _is_plain_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
 def _of_a_false_start(path: Path, task: Task) -> list[Path]:
     """What was left by a process that was killed before the configuration, and so the run, was there."""
-    begun = [*unfinished(path, CONFIG), *unfinished(path, LOGGED)]
-    same = task.logged and (path / LOGGED).exists() and (path / LOGGED).read_text() == deployment.log_text(task)
-    return [*begun, path / LOGGED] if same and not (path / CONFIG).exists() else begun
+    begun = [file for name in (CONFIG, TASK, LOGGED) for file in unfinished(path, name)]
+    if (path / CONFIG).exists():
+        return begun
+    if task.logged and (path / LOGGED).exists() and (path / LOGGED).read_text() == deployment.log_text(task):
+        begun.append(path / LOGGED)
+    if plain.is_ours(path / TASK):
+        begun.append(path / TASK)
+    return begun
 
 
 def metrics(record: Record) -> dict[str, Any]:
@@ -159,20 +225,23 @@ def summary(executed: Episode) -> dict[str, Any]:
         "standard_error": float(totals.std(ddof=1) / np.sqrt(len(totals))) if len(totals) > 1 else None,
         "quantiles": {str(q): float(np.quantile(totals, q)) for q in (0.05, 0.25, 0.5, 0.75, 0.95)},
         "last_cost": float(np.asarray(executed.costs)[:, -1].mean()),
+        "reached": float(np.asarray(executed.reached)[:, -1].mean()) if executed.reached is not None else None,
     }
 
 
 def read_config(path: Path, task: Task | None) -> tuple[Config, Task]:
-    """The configuration in a run's directory, and the task that it names (`task` if it is not a built-in one)."""
+    """The configuration in a run's directory, and its task: the one given, or what the run keeps of it."""
     if not (path / CONFIG).exists():
         raise ValueError(f"{path} is not the directory of a run: it has no {CONFIG}.")
     config = Config.read(path / CONFIG)
     if task is None:
-        if config.task not in TASKS:
-            raise ValueError(
-                f"The run in {path} is of the task {config.task!r}, which is not built in: in Python, give `task=`."
-            )
-        task = TASKS[config.task]()
+        stored = read_stored_task(path)
+        if stored is not None and stored.task.name == config.task:
+            task = stored.task
+        elif config.task in TASKS:
+            task = TASKS[config.task]()
+        else:
+            raise _not_built_in(path, config.task)
     if task.name != config.task:
         raise ValueError(f"The run in {path} is of the task {config.task!r}; given {task.name!r}.")
     if (path / LOGGED).exists():
@@ -180,9 +249,42 @@ def read_config(path: Path, task: Task | None) -> tuple[Config, Task]:
     return config, task
 
 
+def _not_built_in(path: Path, name: str) -> ValueError:
+    stored = read_stored_task(path)
+    where = stored.source["file"] if stored is not None and stored.source else "file.py:task"
+    return ValueError(
+        f"The run in {path} is of the task {name!r}, which is not built in: give --task {where} (in Python, `task=`). "
+        "A run keeps everything of a task but its code."
+    )
+
+
+def read_stored_task(path: Path) -> StoredTask | None:
+    """What a run keeps of its task; None of a run of an earlier version."""
+    file = path / TASK
+    if not file.exists():
+        return None
+    try:
+        return plain.read_task(file.read_text(encoding="utf-8"))
+    except plain.LeftOut as error:
+        raise ValueError(f"{file}: {error}.") from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read: {error}. Give the task again: --task file.py:task.") from error
+
+
+def _compare_source(path: Path, source: Source | None) -> None:
+    """Say so if the file of a task has changed since the run was begun."""
+    stored = read_stored_task(path) if source is not None else None
+    if source is not None and stored is not None and stored.source and stored.source["sha256"] != source.sha256:
+        warnings.warn(
+            f"{source.file} has changed since the run in {path} was begun (its check sum is another). What was learned "
+            "until now is of the earlier one.",
+            stacklevel=4,
+        )
+
+
 def read_records(path: Path, config: Config, task: Task) -> tuple[Record, ...]:
     """All records in a run's directory."""
-    known = left_to_the_task(task, config.settings.training)
+    known = left_to_the_task(task, config.settings.training, model_structure(task, config.settings))
     records: list[Record] = []
     while (file := path / record_name(len(records))).exists():
         records.append(read_module(file, Record, known))
@@ -193,13 +295,19 @@ def read_records(path: Path, config: Config, task: Task) -> tuple[Record, ...]:
     return tuple(records)
 
 
-def left_to_the_task(task: Task, training: str) -> dict[str, Any]:
-    """What a record's file leaves to the task and the configuration."""
+def left_to_the_task(task: Task, training: str, kind: Kind = "free") -> dict[str, Any]:
+    """What a record's file leaves to the task and the configuration: what is static in its modules."""
+    sensors = task.sensors_with(np.ones(len(task.sensed)))
+    static = [field.name for field in dataclasses.fields(sensors) if field.metadata.get("static")]
+    shared = {
+        "features": task.features(kind),
+        "structure": task.structure(kind),
+        **{f"sensors/{name}": getattr(sensors, name) for name in static},
+    }
     return {
-        "fit": find(FITS, training, "training"),
-        "fit/dynamics/features": task.dynamics_features,
-        "fit/frame/features": task.dynamics_features,
-        "policy": POLICIES[task.policy_kind],
+        "fit": TRAININGS[training].result,
+        **{f"fit/{part}/{name}": value for part in ("dynamics", "layout") for name, value in shared.items()},
+        "policy": POLICIES[task.policy_kind].value,
         "policy/features": task.policy_features,
     }
 
@@ -239,8 +347,9 @@ def _check_sum(path: Path, number: int) -> str | None:
 def _check_context(file: Path, expected: dict[str, Any]) -> None:
     """Refuse a file that is whole, but of another run."""
     found = read_provenance(file).context
+    defaults = dataclasses.asdict(Settings())  # as a setting was that there was not yet
     for name, value in expected.items():
-        if found.get(name) == value:
+        if found.get(name, defaults.get(name)) == value:
             continue
         if name == AFTER:
             raise ValueError(

@@ -6,17 +6,22 @@ from pathlib import Path
 import equinox as eqx
 import jax
 
-from bayespilco.algorithm import LARGEST_SEED, METHODS, Record, Settings, whole
-from bayespilco.controller import Controller
-from bayespilco.dynamics import Dynamics
-from bayespilco.episode import Episode
+from bayespilco.algorithm import METHODS, Record, Settings
+from bayespilco.control.policy import Policy
+from bayespilco.control.prediction import Prediction
+from bayespilco.core.checks import LARGEST_SEED, check_integer
+from bayespilco.core.precision import float64
+from bayespilco.deploy import bridge
+from bayespilco.deploy.controller import Controller
 from bayespilco.execution import execute_many
-from bayespilco.policy import Policy
-from bayespilco.precision import float64
-from bayespilco.prediction import Prediction
+from bayespilco.model.dynamics import Dynamics
+from bayespilco.model.episode import Episode
 from bayespilco.runs.config import Config
 from bayespilco.runs.directory import RunDirectory, read_config, read_records, record_name
+from bayespilco.runs.own_tasks import find_task
+from bayespilco.runs.plain import NO_PLANT, MissingPlant
 from bayespilco.tasks import Task
+from bayespilco.tasks.checking import describe_failure
 
 
 class Run(eqx.Module):
@@ -56,26 +61,31 @@ class Run(eqx.Module):
     def controller_after(self, episode: int) -> Controller:
         """The controller that was learned from the episodes up to this one, counted from 0."""
         record = self._record(episode)
-        return METHODS[self.method].executor(record.policy, record.dynamics).controller(self.task, self.method)
+        return bridge.controller(self.task, METHODS[self.method].executor(record.policy, record.dynamics), self.method)
 
     @float64
     def evaluate(self, executions: int = 100, seed: int = 1) -> Episode:
         """Execute the final policy many times on the simulated plant: an `Episode` with a leading axis."""
-        whole(executions, "executions", 1)
-        whole(seed, "seed", 0, LARGEST_SEED)
+        check_integer(executions, "executions", 1)
+        check_integer(seed, "seed", 0, LARGEST_SEED)
+        if isinstance(self.task.plant, MissingPlant):
+            raise ValueError(f"The final policy cannot be executed: {NO_PLANT}")
         executor = METHODS[self.method].executor(self.policy, self.dynamics)
-        return execute_many(self.task, executor, jax.random.split(jax.random.key(seed), executions))
+        executed = execute_many(self.task, executor, jax.random.split(jax.random.key(seed), executions))
+        if failure := describe_failure(self.task, executed):
+            warnings.warn(f"{failure} Such steps count as the worst there are.", stacklevel=3)
+        return executed
 
     @classmethod
-    def load(cls, path: Path | str, task: Task | None = None) -> "Run":
+    def load(cls, path: Path | str, task: Task | str | None = None) -> "Run":
         """Load a run, finished or not; all arrays are those that were learned, to the bit.
 
         Args:
             path: The run's directory.
-            task: The task that was learned, if it is not a built-in one.
+            task: The task that was learned, if its plant is needed and not built in: a Task, or `file.py:name`.
         """
         path = Path(path)
-        config, task = read_config(path, task)
+        config, task = read_config(path, find_task(task).task if isinstance(task, str) else task)
         if other := config.other_version(path):
             warnings.warn(other, stacklevel=2)
         records = read_records(path, config, task)

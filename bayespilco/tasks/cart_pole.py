@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayespilco.cost import SaturatingCost
-from bayespilco.features import AngleFeatures
-from bayespilco.gaussian import Gaussian
-from bayespilco.precision import float64
+from bayespilco.control.cost import SaturatingCost
+from bayespilco.core.features import AngleFeatures
+from bayespilco.core.gaussian import Gaussian
+from bayespilco.core.precision import as_float64, float64
 from bayespilco.tasks.task import Component, Pose, Task, diagonal, hold
 
 CART_MASS = 0.5  # kg
@@ -60,14 +60,17 @@ def cart_pole() -> Task:
         dt=dt,
         steps=60,
         plant=_PLANT,
-        action_limits=[10.0],
-        initial=Gaussian([0.0, np.pi, 0.0, 0.0], diagonal(0.2, 0.2, 0.2, 0.2)),
-        sensor_std=[0.03, 0.03, 0.03 / dt, 0.03 / dt],
-        cost=SaturatingCost(AngleFeatures((1,), (0,)), [0.0, 0.0, 1.0], C.T @ C / COST_WIDTH**2),
+        action_limits=as_float64([10.0]),
+        initial=Gaussian(as_float64([0.0, np.pi, 0.0, 0.0]), diagonal(0.2, 0.2, 0.2, 0.2)),
+        sensor_std=as_float64([0.03, 0.03, 0.03 / dt, 0.03 / dt]),
+        cost=SaturatingCost(
+            AngleFeatures((1,), (0,)), as_float64([0.0, 0.0, 1.0]), as_float64(C.T @ C / COST_WIDTH**2)
+        ),
         # Wide enough for the states that a swing-up passes through: (x_c, dx_c/dt, dtheta/dt, sin, cos).
-        policy_spread=[0.5, 1.5, 6.0, 0.8, 0.8],
-        policy_length_scales=[1.0, 2.0, 8.0, 1.0, 1.0],
+        policy_spread=as_float64([0.5, 1.5, 6.0, 0.8, 0.8]),
+        policy_length_scales=as_float64([1.0, 2.0, 8.0, 1.0, 1.0]),
         pose=pose,
+        rates=(("cart position", "cart velocity"), ("pole angle", "pole angular velocity")),
     )
 
 

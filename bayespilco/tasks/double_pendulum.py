@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayespilco.cost import SaturatingCost
-from bayespilco.features import AngleFeatures
-from bayespilco.gaussian import Gaussian
-from bayespilco.precision import float64
+from bayespilco.control.cost import SaturatingCost
+from bayespilco.core.features import AngleFeatures
+from bayespilco.core.gaussian import Gaussian
+from bayespilco.core.precision import as_float64, float64
 from bayespilco.tasks.task import Component, Pose, Task, diagonal, hold
 
 MASS = 0.5  # kg, of each link
@@ -64,13 +64,16 @@ def double_pendulum() -> Task:
         dt=dt,
         steps=25,
         plant=_PLANT,
-        action_limits=MOTORS,
-        initial=Gaussian([np.pi, np.pi, 0.0, 0.0], diagonal(0.01, 0.01, 0.1, 0.1)),
-        sensor_std=[0.02, 0.02, 0.02 / dt, 0.02 / dt],
-        cost=SaturatingCost(AngleFeatures((0, 1), ()), [0.0, 1.0, 0.0, 1.0], C.T @ C / COST_WIDTH**2),
-        policy_spread=[4.0, 6.0, 0.8, 0.8, 0.8, 0.8],  # of both velocities, and sin and cos of both angles
-        policy_length_scales=[5.0, 8.0, 1.0, 1.0, 1.0, 1.0],
+        action_limits=as_float64(MOTORS),
+        initial=Gaussian(as_float64([np.pi, np.pi, 0.0, 0.0]), diagonal(0.01, 0.01, 0.1, 0.1)),
+        sensor_std=as_float64([0.02, 0.02, 0.02 / dt, 0.02 / dt]),
+        cost=SaturatingCost(
+            AngleFeatures((0, 1), ()), as_float64([0.0, 1.0, 0.0, 1.0]), as_float64(C.T @ C / COST_WIDTH**2)
+        ),
+        policy_spread=as_float64([4.0, 6.0, 0.8, 0.8, 0.8, 0.8]),  # of both velocities, and sin and cos of both angles
+        policy_length_scales=as_float64([5.0, 8.0, 1.0, 1.0, 1.0, 1.0]),
         pose=pose,
+        rates=(("inner angle", "inner angular velocity"), ("outer angle", "outer angular velocity")),
     )
 
 

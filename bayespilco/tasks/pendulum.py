@@ -4,10 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayespilco.cost import SaturatingCost
-from bayespilco.features import AngleFeatures
-from bayespilco.gaussian import Gaussian
-from bayespilco.precision import float64
+from bayespilco.control.cost import SaturatingCost
+from bayespilco.core.features import AngleFeatures
+from bayespilco.core.gaussian import Gaussian
+from bayespilco.core.precision import as_float64, float64
 from bayespilco.tasks.task import Component, Pose, Task, diagonal, hold
 
 MASS = 1.0  # kg
@@ -41,15 +41,18 @@ def pendulum() -> Task:
         dt=dt,
         steps=40,
         plant=_PLANT,
-        action_limits=[2.5],
-        initial=Gaussian([np.pi, 0.0], diagonal(0.1, 0.1)),
-        sensor_std=[0.05, 0.05 / dt],
+        action_limits=as_float64([2.5]),
+        initial=Gaussian(as_float64([np.pi, 0.0]), diagonal(0.1, 0.1)),
+        sensor_std=as_float64([0.05, 0.05 / dt]),
         # The distance of the tip from where it is when the pendulum stands.
-        cost=SaturatingCost(AngleFeatures((0,), ()), [0.0, 1.0], LENGTH**2 * np.eye(2) / COST_WIDTH**2),
+        cost=SaturatingCost(
+            AngleFeatures((0,), ()), as_float64([0.0, 1.0]), as_float64(LENGTH**2 * np.eye(2) / COST_WIDTH**2)
+        ),
         centroids=50,
-        policy_spread=[4.0, 0.8, 0.8],  # of (dtheta/dt, sin, cos)
-        policy_length_scales=[5.0, 1.0, 1.0],
+        policy_spread=as_float64([4.0, 0.8, 0.8]),  # of (dtheta/dt, sin, cos)
+        policy_length_scales=as_float64([5.0, 1.0, 1.0]),
         pose=pose,
+        rates=(("angle", "angular velocity"),),
     )
 
 

@@ -4,10 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayespilco.cost import SaturatingCost
-from bayespilco.features import AngleFeatures
-from bayespilco.gaussian import Gaussian
-from bayespilco.precision import float64
+from bayespilco.control.cost import SaturatingCost
+from bayespilco.core.features import AngleFeatures
+from bayespilco.core.gaussian import Gaussian
+from bayespilco.core.precision import as_float64, float64
 from bayespilco.tasks.task import Component, Pose, Task, diagonal, hold
 
 MASS = 1.0  # kg
@@ -39,12 +39,13 @@ def spring() -> Task:
         dt=0.2,
         steps=20,
         plant=_PLANT,
-        action_limits=[2.0],
-        initial=Gaussian([0.0, 0.0], diagonal(0.1, 0.1)),
-        sensor_std=[0.02, 0.1],
-        cost=SaturatingCost(AngleFeatures((), (0,)), [0.5], np.array([[1 / 0.25**2]])),
+        action_limits=as_float64([2.0]),
+        initial=Gaussian(as_float64([0.0, 0.0]), diagonal(0.1, 0.1)),
+        sensor_std=as_float64([0.02, 0.1]),
+        cost=SaturatingCost(AngleFeatures((), (0,)), as_float64([0.5]), as_float64([[1 / 0.25**2]])),
         policy_kind="linear",
         pose=pose,
+        rates=(("position", "velocity"),),
     )
 
 

@@ -21,20 +21,23 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from bayespilco.compilation import compiled
-from bayespilco.crew import ALONE, Crew
-from bayespilco.dynamics import Dynamics
-from bayespilco.episode import Trials
-from bayespilco.features import AngleFeatures
-from bayespilco.gaussian import Gaussian
-from bayespilco.gp import GaussianProcess, kernel, per_output
-from bayespilco.precision import as_float64, float64
-from bayespilco.training.drawn import draw
+from bayespilco.core.compilation import compiled
+from bayespilco.core.features import AngleFeatures
+from bayespilco.core.gaussian import Gaussian
+from bayespilco.core.gp import GaussianProcess, kernel, per_output
+from bayespilco.core.optimise import Reason, minimise
+from bayespilco.core.parallel import SERIAL, Mapper
+from bayespilco.core.precision import as_float64, float64
+from bayespilco.model.dynamics import Dynamics
+from bayespilco.model.episode import Trials
+from bayespilco.model.posterior_samples import draw
+from bayespilco.model.sensors import Sensors, complete
+from bayespilco.model.structure import Structure, free
 from bayespilco.training.filtering import negative_log_evidence
+from bayespilco.training.guesses import guess_states
 from bayespilco.training.likelihood import snr_penalty
 from bayespilco.training.marginal import fit_marginal
-from bayespilco.training.minimise import minimise
-from bayespilco.training.transitions import input_masks, spread_out, transitions
+from bayespilco.training.transitions import input_masks, spread_out
 
 SNR_LIMIT = 2000.0
 
@@ -59,6 +62,10 @@ class DirectModel(eqx.Module):
     features: AngleFeatures
     kernel_inputs: tuple[bool, ...] = eqx.field(static=True)
     linear_inputs: tuple[bool, ...] = eqx.field(static=True)
+    structure: Structure | None = None
+    """What is known of the dynamics; by default nothing."""
+    sensors: Sensors | None = None
+    """What is measured; by default every state."""
 
     def dynamics(self, parameters: DirectParameters) -> Dynamics:
         lengths = jnp.where(np.array(self.kernel_inputs), jnp.exp(parameters.log_length_scales), jnp.inf)
@@ -72,7 +79,10 @@ class DirectModel(eqx.Module):
         slope = jnp.where(np.array(self.linear_inputs), parameters.slope, 0.0)
         gp = GaussianProcess(self.points, lengths, signal, parameters.weights, W, slope, parameters.offset)
         R, Q = jnp.exp(2 * parameters.log_sensor_noise), jnp.exp(2 * parameters.log_process_noise)
-        return Dynamics(gp, self.features, R, Q)
+        if self.structure is None or self.sensors is None:
+            return Dynamics(gp, self.features, complete(R), Q)
+        Q = jnp.pad(Q, (0, self.structure.states - Q.shape[0]))
+        return Dynamics(gp, self.features, self.sensors.with_noise(R), Q, self.structure)
 
 
 @float64
@@ -81,7 +91,12 @@ def direct_objective(
 ) -> Float[Array, ""]:
     """The formula at the top of this file."""
     signal = parameters.log_signal
-    noises = (parameters.log_pseudo_noise, parameters.log_sensor_noise, parameters.log_process_noise)
+    R, Q, structure = parameters.log_sensor_noise, parameters.log_process_noise, model.structure
+    if structure is not None and not structure.is_free:
+        # The formula compares each output with its own noises. Process noise has one per state, of which the learned
+        # ones count; sensors need not belong to an output, so each is compared with the largest signal.
+        Q, R = Q[np.array(structure.outputs)], jnp.min(R)
+    noises = (parameters.log_pseudo_noise, R, Q)
     penalties = sum(jnp.sum(snr_penalty(signal, noise, SNR_LIMIT)) for noise in noises)
     return negative_log_evidence(model.dynamics(parameters), trials, initial) + penalties
 
@@ -125,7 +140,7 @@ class DirectFit(eqx.Module):
     dynamics: Dynamics
     objective: float
     evaluations: int
-    stopped: str
+    stopped: Reason = eqx.field(converter=Reason)
 
     def draw(self, key: Array) -> Dynamics:
         """One plant that the data leave possible, each output on its own: see `training.drawn`."""
@@ -138,10 +153,12 @@ def fit_direct(
     features: AngleFeatures,
     initial: Gaussian,
     *,
+    structure: Structure | None = None,
+    sensors: Sensors | None = None,
     points: int = 50,
     evaluations: int = 200,
     previous: DirectFit | None = None,
-    crew: Crew = ALONE,
+    workers: Mapper = SERIAL,
     on_progress: Callable[[float], object] | None = None,
 ) -> DirectFit:
     """Train a model of the plant on noisy trials by the Direct method.
@@ -150,25 +167,31 @@ def fit_direct(
     `Q`; or from `previous`, if that explains the trials better. The pseudo-inputs are centres of the observed inputs.
 
     Args:
-        features: From `[x, u]` to the GP's input `[x, u, sin, cos]`.
-        initial: The distribution of a trial's first state.
+        features: From `[x, u]` to the GP's input.
+        initial: The distribution of a trial's first state, over all rows.
+        structure: What is known of the dynamics; by default nothing.
+        sensors: What is measured (their noise is learned); by default every state.
         points: How many pseudo-inputs.
         evaluations: At most this many filter passes over all trials, each with its gradient.
         previous: The fit to earlier data.
-        crew: Who computes the ordinary GP's outputs; the search that follows is one.
+        workers: Who computes the ordinary GP's outputs; the search that follows is one.
         on_progress: Called with the fraction done.
 
     Returns:
         The model with the lowest objective seen.
     """
-    _check(trials, features, initial, points)
+    sensors = complete(np.ones(trials.observations.shape[2])) if sensors is None else sensors
+    structure = free(sensors.C.shape[1], trials.actions.shape[2]) if structure is None else structure
+    _check(trials, features, structure, initial, points)
     if evaluations < 3:
         raise ValueError(f"evaluations must be at least 3: one for each start, and one to search; given {evaluations}.")
-    x, y = transitions(trials, features)
+    guesses = guess_states(trials, structure, sensors, initial)
+    x, y = guesses.inputs(trials, features), guesses.outputs(structure)
     kernel_inputs, linear_inputs = input_masks(features)
-    model = DirectModel(spread_out(x, points), features, kernel_inputs, linear_inputs)
+    where = as_float64(spread_out(x, points))
+    model = DirectModel(where, features, kernel_inputs, linear_inputs, structure, sensors)
 
-    starts = [_ordinary_start(x, y, model, crew)]
+    starts = [_ordinary_start(x, y, model, workers)]
     if previous is not None:
         starts.append(_warm_start(x, previous.dynamics, model))
     tried = []
@@ -187,39 +210,58 @@ def fit_direct(
     remaining = evaluations - len(starts)
     best = minimise(function, np.asarray(flat), evaluations=remaining, memory=100, on_progress=on_progress)
     dynamics = model.dynamics(frame.parameters(unravel(jnp.asarray(best.x))))
-    return DirectFit(dynamics, best.value, best.evaluations + len(starts), best.stopped)
+    return DirectFit(dynamics, best.value, best.evaluations + len(starts), best.reason)
 
 
-def _check(trials: Trials, features: AngleFeatures, initial: Gaussian, points: int) -> None:
-    states, actions = trials.observations.shape[2], trials.actions.shape[2]
-    if initial.size != states:
-        raise ValueError(f"initial must have one dimension per state, {states}; given {initial.size}.")
-    if features.keep != tuple(range(states + actions)):
+def _check(trials: Trials, features: AngleFeatures, structure: Structure, initial: Gaussian, points: int) -> None:
+    if initial.size != structure.states:
+        raise ValueError(f"initial must have one dimension per state, {structure.states}; given {initial.size}.")
+    if missing := [i for i in structure.outputs if i not in features.keep]:
         raise ValueError(
-            f"The features of a dynamics model must keep all of [x, u], keep=tuple(range({states + actions})), and "
-            f"append sines and cosines; given keep={features.keep}."
+            f"The features of a dynamics model must keep the states that are learned, and append sines and cosines; "
+            f"given keep={features.keep}, without {missing[0]}."
         )
     if points < 1:
         raise ValueError(f"points must be at least 1; given {points}.")
-    if not np.asarray(trials.transitions).any():
+    active = np.asarray(trials.active)
+    if not (active[:, :-1] & active[:, 1:]).any():
         raise ValueError("There is no recorded step to learn from: every observation is marked as padding.")
 
 
 def _frame(start: DirectParameters, x: np.ndarray, y: np.ndarray, model: DirectModel) -> _Frame:
-    spread, size = x.std(axis=0), y.std(axis=0)
     lengths = jnp.where(np.array(model.kernel_inputs), jnp.exp(start.log_length_scales), jnp.inf)
     K = kernel(model.points, model.points, lengths, jnp.exp(2 * start.log_signal))
     ridge = jnp.maximum(jnp.exp(2 * start.log_pseudo_noise), 1e-8 * jnp.exp(2 * start.log_signal))
-    root = jnp.linalg.cholesky(K + ridge[:, None, None] * jnp.eye(K.shape[-1]))
-    return _Frame(x.mean(axis=0), np.where(spread > 0, spread, 1.0), np.where(size > 0, size, 1.0), root)
+    root = per_output(jnp.linalg.cholesky, K + ridge[:, None, None] * jnp.eye(K.shape[-1]))
+    spread, size = (as_float64(np.where(each > 0, each, 1.0)) for each in (x.std(axis=0), y.std(axis=0)))
+    return _Frame(as_float64(x.mean(axis=0)), spread, size, root)
 
 
-def _ordinary_start(x: np.ndarray, y: np.ndarray, model: DirectModel, crew: Crew) -> DirectParameters:
+def _ordinary_start(x: np.ndarray, y: np.ndarray, model: DirectModel, workers: Mapper) -> DirectParameters:
     """The ordinary GP, moved onto the pseudo-inputs, with its noise divided among sensors and plant."""
-    fit = fit_marginal(x, y, kernel_inputs=model.kernel_inputs, linear_inputs=model.linear_inputs, snr=500.0, crew=crew)
+    fit = fit_marginal(
+        x, y, kernel_inputs=model.kernel_inputs, linear_inputs=model.linear_inputs, snr=500.0, workers=workers
+    )
     noise = fit.noise_variance
+    R, Q = _divided(np.asarray(noise), model)
     residual = y - x @ np.asarray(fit.gp.slope).T - np.asarray(fit.gp.offset)
-    return _onto_points(x, residual, fit.gp, noise, noise / 2, noise / 100, model)
+    return _onto_points(x, residual, fit.gp, noise, jnp.asarray(R), jnp.asarray(Q), model)
+
+
+def _divided(noise: np.ndarray, model: DirectModel) -> tuple[np.ndarray, np.ndarray]:
+    """The outputs' noise as sensor noise (half of it) and process noise (1 %); a position has that of its rate, moved.
+
+    A sensor of a state that is no output starts with the noise that the known rows make of the outputs'.
+    """
+    assert model.structure is not None and model.sensors is not None, "set by fit_direct"
+    if model.structure.is_free:
+        return noise / 2, noise / 100
+    n = model.structure.plant_states
+    of_states = (model.structure.B[:n] ** 2) @ noise
+    of_sensors = (model.sensors.C[:, :n] ** 2) @ of_states
+    registers = model.sensors.C[:, n:].any(axis=1)
+    of_sensors = np.where(registers, of_states.max(), of_sensors)
+    return of_sensors / 2, of_states / 100
 
 
 def _warm_start(x: np.ndarray, previous: Dynamics, model: DirectModel) -> DirectParameters:
@@ -232,9 +274,12 @@ def _warm_start(x: np.ndarray, previous: Dynamics, model: DirectModel) -> Direct
     pseudo = jnp.full_like(gp.signal_variance, 1e-3) * gp.signal_variance
     if gp.precision is not None:
         # W = (K + n^2 I)^-1 gives n back, if that is what W is.
-        diagonal = jnp.diagonal(jnp.linalg.inv(gp.precision), axis1=1, axis2=2).mean(axis=1) - gp.signal_variance
+        inverse = per_output(jnp.linalg.inv, gp.precision)
+        diagonal = jnp.diagonal(inverse, axis1=1, axis2=2).mean(axis=1) - gp.signal_variance
         pseudo = jnp.where(jnp.isfinite(diagonal) & (diagonal > 1e-6 * gp.signal_variance), diagonal, pseudo)
-    return _onto_points(x, nonlinear, gp, pseudo, previous.sensor_noise, previous.process_noise, model)
+    assert model.structure is not None, "set by fit_direct"
+    Q = previous.process_noise[: model.structure.plant_states]
+    return _onto_points(x, nonlinear, gp, pseudo, previous.sensor_noise, Q, model)
 
 
 def _onto_points(
@@ -256,6 +301,8 @@ def _onto_points(
     def log_std(variance: Array) -> Array:
         """Clear of the penalty's wall, where a start with very little noise would be stuck."""
         lowest = np.exp(2 * (log_signal - np.log(SNR_LIMIT / 2)))
+        if np.shape(variance) != np.shape(lowest):
+            lowest = lowest.min()
         return jnp.asarray(np.log(np.maximum(np.asarray(variance), lowest)) / 2)
 
     log_lengths = np.where(model.kernel_inputs, np.log(lengths), 0.0)

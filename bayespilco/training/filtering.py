@@ -7,14 +7,15 @@ observation from those before it: update the belief with `z_t`, predict through 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.scipy.linalg as jsl
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from bayespilco.belief import Belief
-from bayespilco.dynamics import Dynamics
-from bayespilco.episode import Trials
-from bayespilco.gaussian import Gaussian
-from bayespilco.precision import float64
+from bayespilco.core.gaussian import Gaussian, diagonal
+from bayespilco.core.linalg import inverse_root
+from bayespilco.core.precision import float64
+from bayespilco.model.belief import Belief, start
+from bayespilco.model.dynamics import Dynamics
+from bayespilco.model.episode import Trials
 from bayespilco.training.likelihood import LOG_2PI
 
 
@@ -26,33 +27,38 @@ def negative_log_evidence(dynamics: Dynamics, trials: Trials, initial: Gaussian)
     Kalman filter's likelihood, exactly.
     """
     one = eqx.Partial(_one_trial, dynamics, initial)
-    return jnp.sum(jax.vmap(one)(trials.observations, trials.actions, trials.observed, trials.lasting))
+    return jnp.sum(jax.vmap(one)(trials.observations, trials.actions, trials.observed, trials.active))
 
 
 def _one_trial(
     dynamics: Dynamics,
     initial: Gaussian,
-    observations: Float[Array, "times state"],
+    observations: Float[Array, "times sensor"],
     actions: Float[Array, "steps action"],
-    observed: Bool[Array, " times"],
-    lasting: Bool[Array, " times"],
+    observed: Bool[Array, "times sensor"],
+    active: Bool[Array, " times"],
 ) -> Float[Array, ""]:
-    R = dynamics.R
-    prior = Belief(initial.mean, initial.cov)
+    sensors = dynamics.sensors
+    prior = Belief(initial.mean, start(initial, dynamics.structure.known).cov)
 
-    def surprise(belief: Belief, z: Array) -> Array:
-        L = jnp.linalg.cholesky(belief.cov + R)
-        whitened = jsl.solve_triangular(L, z - belief.mean, lower=True)
-        return jnp.sum(whitened**2) / 2 + jnp.sum(jnp.log(jnp.diag(L))) + z.shape[0] * LOG_2PI / 2
+    def surprise(belief: Belief, z: Array, seen: Array) -> Array:
+        """-log N of the entries that were seen; the others have no part in it."""
+        both = seen[:, None] & seen[None, :]
+        H = inverse_root(jnp.where(both, sensors.of_cov(belief.cov) + sensors.R, np.eye(sensors.count)))
+        residual = jnp.where(seen, z - sensors(belief.mean), 0.0)
+        whitened = H @ residual
+        return jnp.sum(whitened**2) / 2 - jnp.sum(jnp.log(diagonal(H))) + jnp.sum(seen) * LOG_2PI / 2
 
     def step(belief: Belief, now: tuple[Array, ...]) -> tuple[Belief, Array]:
-        z, u, real, lasts = now
+        z, u, seen, lasts, t = now
         # Padding starts from the prior again and again, so that a belief running away there cannot spoil the gradient.
         # A sample that is missing before that is bridged by prediction.
         belief = jax.tree.map(lambda b, p: jnp.where(lasts, b, p), belief, prior)
-        cost = jnp.where(real, surprise(belief, z), 0.0)
-        return belief.update(jnp.where(real, z, jnp.nan), R).predict(dynamics, u), cost
+        cost = surprise(belief, z, seen)
+        updated = belief.update(jnp.where(seen, z, jnp.nan), sensors)
+        return updated.predict(dynamics, u, t), cost
 
-    last, costs = jax.lax.scan(step, prior, (observations[:-1], actions, observed[:-1], lasting[:-1]))
-    last = jax.tree.map(lambda b, p: jnp.where(observed[-1], b, p), last, prior)
-    return jnp.sum(costs) + jnp.where(observed[-1], surprise(last, observations[-1]), 0.0)
+    times = jnp.arange(actions.shape[0])
+    last, costs = jax.lax.scan(step, prior, (observations[:-1], actions, observed[:-1], active[:-1], times))
+    last = jax.tree.map(lambda b, p: jnp.where(active[-1], b, p), last, prior)
+    return jnp.sum(costs) + surprise(last, observations[-1], observed[-1])

@@ -20,18 +20,20 @@ from jaxtyping import Array, Bool, Float
 
 LOG_2PI = float(np.log(2 * np.pi))
 Scalar = Float[Array, ""]
+Either = Array | np.ndarray
+"""Parameters are JAX arrays while their likelihood is differentiated, and NumPy arrays once they are found."""
 
 
 class Hyperparameters(NamedTuple):
     """What ordinary training learns for one output (with a leading axis: for all of them)."""
 
-    log_length_scales: Float[Array, "*output input"]
-    log_signal: Float[Array, "*output"]
+    log_length_scales: Float[Either, "*output input"]
+    log_signal: Float[Either, "*output"]
     """log s, a standard deviation."""
-    log_noise: Float[Array, "*output"]
+    log_noise: Float[Either, "*output"]
     """log sn, a standard deviation."""
-    slope: Float[Array, "*output input"]
-    offset: Float[Array, "*output"]
+    slope: Float[Either, "*output input"]
+    offset: Float[Either, "*output"]
 
 
 class Points(NamedTuple):
@@ -55,12 +57,16 @@ def negative_log_likelihood(hyper: Hyperparameters, data: Points) -> Scalar:
     return _gaussian_nll(scaled, hyper.log_signal, hyper.log_noise, residual, real)
 
 
-def covariance_matrix(scaled: Array, log_signal: Array, real: Array) -> Array:
+def covariance_matrix(scaled: Array, log_signal: Either, real: Array) -> Array:
     """`k(X, X)` on real points, zero on padding."""
     square = jnp.sum(scaled**2, axis=1)
     distance = jnp.maximum(square[:, None] + square[None, :] - 2 * scaled @ scaled.T, 0.0)
     distance = distance * (1 - jnp.eye(scaled.shape[0]))
     return jnp.where(real[:, None] & real[None, :], jnp.exp(2 * log_signal - distance / 2), 0.0)
+
+
+Gradient = tuple[Float[Array, "points input"], Scalar, Scalar, Float[Array, " points"]]
+"""Along the scaled inputs, `log_signal`, `log_noise` and the residual."""
 
 
 @jax.custom_vjp
@@ -69,7 +75,9 @@ def _gaussian_nll(scaled: Array, log_signal: Array, log_noise: Array, residual: 
     return _gaussian_nll_forward(scaled, log_signal, log_noise, residual, real)[0]
 
 
-def _gaussian_nll_forward(scaled, log_signal, log_noise, residual, real):  # type: ignore[no-untyped-def]
+def _gaussian_nll_forward(
+    scaled: Array, log_signal: Array, log_noise: Array, residual: Array, real: Array
+) -> tuple[Scalar, Gradient]:
     noise = jnp.exp(2 * log_noise)
     K = covariance_matrix(scaled, log_signal, real)
     L = jnp.linalg.cholesky(K + jnp.diag(jnp.where(real, noise, 1.0)))
@@ -83,7 +91,7 @@ def _gaussian_nll_forward(scaled, log_signal, log_noise, residual, real):  # typ
     return value, (along_scaled, 2 * jnp.sum(GK), along_noise, alpha)
 
 
-def _gaussian_nll_backward(gradient, cotangent):  # type: ignore[no-untyped-def]
+def _gaussian_nll_backward(gradient: Gradient, cotangent: Scalar) -> tuple[Array | None, ...]:
     return (*(cotangent * part for part in gradient), None)
 
 
@@ -127,7 +135,7 @@ def sparse_negative_log_likelihood(
     return value + (jnp.sum(unexplained) / (2 * noise) if kind == "vfe" else 0.0)
 
 
-def snr_penalty(log_signal: Array, log_noise: Array, limit: float, power: int = 30) -> Array:
+def snr_penalty(log_signal: Either, log_noise: Either, limit: float, power: int = 30) -> Array:
     """`(SNR / limit)^power` with `SNR = s / sn`: nothing below the limit, a wall at it.
 
     Without it a noise-free looking output drives its noise to zero and `K` to singularity.
@@ -145,4 +153,5 @@ def curb_penalty(
     `spread` being the standard deviations of the inputs. Also a wall, but around (1/limit, limit).
     """
     lengths = jnp.sum(((hyper.log_length_scales - jnp.log(spread)) / np.log(length)) ** power)
-    return lengths + ((hyper.log_signal - hyper.log_noise) / np.log(snr)) ** power
+    penalty: Array = lengths + ((hyper.log_signal - hyper.log_noise) / np.log(snr)) ** power
+    return penalty

@@ -1,7 +1,7 @@
 """Ordinary GP training: each output's hyperparameters by marginal likelihood.
 
-The inputs are taken as exact and all noise as noise of the targets. For observed series that is wrong (the inputs are
-observations too), which is why this is only where training starts.
+The inputs are assumed exact, and all noise is noise of the targets. For observed series that is wrong, because the
+inputs are observations too. So this is only where training starts.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,11 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from bayespilco.compilation import compiled
-from bayespilco.crew import ALONE, Crew
-from bayespilco.gp import GaussianProcess, condition_sparse
-from bayespilco.precision import as_float64, float64
+from bayespilco.core.compilation import compiled
+from bayespilco.core.gp import GaussianProcess, condition_sparse
+from bayespilco.core.optimise import Minimum, Reason, minimise
+from bayespilco.core.parallel import SERIAL, Mapper
+from bayespilco.core.precision import as_float64, float64
 from bayespilco.training.likelihood import (
     Hyperparameters,
     Points,
@@ -28,7 +29,6 @@ from bayespilco.training.likelihood import (
     snr_penalty,
     sparse_negative_log_likelihood,
 )
-from bayespilco.training.minimise import Minimum, minimise
 
 Kind = Literal["full", "fitc", "vfe"]
 Penalty = Literal["snr", "curb"]
@@ -52,7 +52,8 @@ class MarginalFit(eqx.Module):
     evaluations: int = eqx.field(static=True)
     jitter: float = eqx.field(static=True)
     """The largest share of a signal variance that had to be added to make a covariance invertible; mostly 0."""
-    stopped: tuple[str, ...] = eqx.field(static=True)
+    stopped: tuple[Reason, ...] = eqx.field(static=True)
+    """Why the search of each output ended."""
 
 
 class _Units(eqx.Module):
@@ -87,13 +88,13 @@ def fit_marginal(
     snr: float = 500.0,
     evaluations: int = 150,
     starts: int = 1,
-    crew: Crew = ALONE,
+    workers: Mapper = SERIAL,
     on_progress: Callable[[float], object] | None = None,
 ) -> MarginalFit:
     """Train one GP per output on `targets = f(inputs) + noise`, with a linear mean, and condition it on the data.
 
-    Each output is searched on its own (their objectives share nothing, and one that is done costs no more), in units
-    in which inputs and residuals have size one. The linear mean starts from least squares.
+    The outputs are trained independently, in units in which inputs and residuals have size one. The linear mean starts
+    from least squares.
 
     Args:
         inputs: Of shape (points, input).
@@ -104,11 +105,11 @@ def fit_marginal(
         penalty: `"snr"` for `(SNR / snr)^30`, `"curb"` for PILCO v0.9's, which limits the length-scales too.
         evaluations: At most this many per output and start.
         starts: How many different starts to search from; the best result is kept.
-        crew: Who computes; the searches are independent of each other.
+        workers: Who computes; the searches are independent of each other.
 
     Returns:
-        The conditioned GP. With too few points to learn anything (no more than linear weights) the start's sizes are
-        kept and `stopped` says so.
+        The conditioned GP. If the points are too few to learn more than a line, the starting values are kept and
+        `stopped` is `TOO_FEW_DATA`.
     """
     x, y = _checked(inputs, targets)
     n, size = x.shape
@@ -144,7 +145,7 @@ def fit_marginal(
         done += 1
         return minimum
 
-    minima = crew.map(_search, searches, watched)
+    minima = workers.map(_search, searches, watched)
     spent = sum(minimum.evaluations for minimum in minima)
     found = [min(minima[a * starts : (a + 1) * starts], key=lambda minimum: minimum.value) for a in range(outputs)]
 
@@ -152,12 +153,12 @@ def fit_marginal(
     gp, noise_variance, jitter = _conditioned(x, y, units, hyper, points, in_kernel, in_mean, kind, inducing)
     objective = np.array([m.value for m in found]) + n * np.log(units.size)
     return MarginalFit(
-        gp, as_float64(noise_variance), as_float64(objective), spent, jitter, tuple(m.stopped for m in found)
+        gp, as_float64(noise_variance), as_float64(objective), spent, jitter, tuple(m.reason for m in found)
     )
 
 
 class _Search(NamedTuple):
-    """A search for one output's hyperparameters: from where, on what, and how long. Without evaluations it stays."""
+    """A search for one output's hyperparameters. With 0 evaluations it keeps the start."""
 
     start: np.ndarray
     data: Points
@@ -178,8 +179,8 @@ def _search(search: _Search, on_progress: Callable[[float], None] | None = None)
         return float(value), np.asarray(gradient)
 
     if evaluations == 0:
-        why = f"{int(data.real.sum())} points are too few to learn from: the starting sizes were kept"
-        return Minimum(start, function(start)[0], 1, why)
+        value = function(start)[0]
+        return Minimum(start, value, 1, Reason.TOO_FEW_DATA, np.array([value]))
     return minimise(function, start, evaluations=evaluations, bounds=bounds, on_progress=on_progress)
 
 
@@ -200,7 +201,8 @@ def _value_and_gradient(
     return jax.value_and_grad(objective)(vector)
 
 
-def _unpack(vector):  # type: ignore[no-untyped-def]
+def _unpack(vector: Array | np.ndarray) -> Hyperparameters:
+    """The hyperparameters of one output, or with a leading axis of several."""
     size = (vector.shape[-1] - 3) // 2
     return Hyperparameters(
         vector[..., :size], vector[..., size], vector[..., size + 1], vector[..., size + 2 : -1], vector[..., -1]
@@ -290,7 +292,8 @@ def _conditioned(
             parts = (np.asarray(inducing), np.asarray(model.weights), np.asarray(model.precision))
         if all(np.isfinite(part).all() for part in parts):
             where, beta, W = parts
-            return GaussianProcess(where, lengths, signal, beta, W, raw.slope, raw.offset), noise, jitter
+            fields = (where, lengths, signal, beta, W, raw.slope, raw.offset)
+            return GaussianProcess(*map(as_float64, fields)), noise, jitter
     raise ValueError(
         f"The GP's covariance is singular even with {JITTERS[-1]:g} of its signal variance added as noise. "
         f"Signal {np.sqrt(signal)}, noise {np.exp(raw.log_noise)}: try a lower snr, or remove inputs that repeat."

@@ -1,12 +1,16 @@
 """A model of trajectories that is linear in its weights, and a filter that knows how its mean depends on them.
 
-The next state of output `a` is
+Output `a` of the function, the next value of state `s(a)`, is
 
-    f_a(x, u) = x_a + scale_a omega_a' basis_a(x, u),   basis_a = [k_a(X, .) ; x, u ; 1],   omega_a = [L_a^-T v_a ; l_a]
+    y_a(x, u) = x_s(a) + scale_a omega_a' basis_a(x, u),  basis_a = [k_a(X, .); x, u; 1],  omega_a = [L_a^-T v_a; l_a]
 
 with kernels at inducing points `X` (`L L' = k(X, X)`), and `w = [v, l] ~ N(0, I)`: a sparse GP with a linear mean, all
-of it uncertain. Along a trial an extended Kalman filter, conditional on `w`, carries beside mean and covariance the
-sensitivity `G = dm/domega`. So the whitened innovations `e` of a trial come with their Jacobian.
+of it uncertain. The known rows make the next state of it (`model.structure`). Along a trial an extended Kalman filter,
+conditional on `w`, carries beside mean and covariance the sensitivity `G = dm/domega`. So the whitened innovations `e`
+of a trial come with their Jacobian.
+
+This is not the filter of execution, which matches moments (`model.belief`): it is linearised, and its covariance leaves
+out what is uncertain about `w`. A test says how far apart the two are.
 """
 
 import equinox as eqx
@@ -16,38 +20,56 @@ import jax.scipy.linalg as jsl
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from bayespilco.episode import Trials
-from bayespilco.features import AngleFeatures
-from bayespilco.gaussian import Gaussian, symmetrise
-from bayespilco.gp import kernel, per_output
+from bayespilco.core.features import AngleFeatures
+from bayespilco.core.gaussian import Gaussian, diagonal, symmetrise
+from bayespilco.core.gp import kernel, per_output
+from bayespilco.core.linalg import inverse_root
+from bayespilco.model.episode import Trials
+from bayespilco.model.sensors import Sensors
+from bayespilco.model.structure import Structure
 
 RIDGE = 1e-6
 """Added to the diagonal of k(X, X), relative to the signal."""
 
 
-class Frame(eqx.Module):
-    """What stays fixed while a model is trained: units, inducing points and the first state's distribution."""
+class Layout(eqx.Module):
+    """What stays fixed while a model is trained: units, inducing points, known rows, sensors and the first state."""
 
     features: AngleFeatures
-    """From `[x, u]` to the inputs `[x, u, sin, cos]`."""
+    """From `[x, u]` to the GP's inputs."""
+    structure: Structure
+    sensors: Sensors
+    """With noise of the size of the observations' spread: the unit that the noise is learned in."""
+    initial: Gaussian
+    """Of all rows of the state."""
     centre: Float[Array, " input"]
     scale: Float[Array, " input"]
+    state_scale: Float[Array, " plant"]
+    """The spread of each of the plant's states."""
     points: Float[Array, "points input"]
     """X, in scaled inputs."""
-    initial: Gaussian
+
+    def with_points(self, points: Float[Array, "points input"]) -> "Layout":
+        moved: Layout = eqx.tree_at(lambda layout: layout.points, self, points)
+        return moved
 
     @property
-    def states(self) -> int:
-        return self.initial.size
+    def outputs(self) -> int:
+        return len(self.structure.outputs)
 
     @property
-    def state_scale(self) -> Float[Array, " state"]:
-        return self.scale[: self.states]
+    def output_scale(self) -> Float[Array, " output"]:
+        return self.state_scale[np.array(self.structure.outputs)]
+
+    @property
+    def sensor_scale(self) -> Float[Array, " sensor"]:
+        return jnp.sqrt(self.sensors.noise)
 
     @property
     def kernel_inputs(self) -> np.ndarray:
         """All but the raw angles."""
-        return np.array([i for i in range(self.features.size) if i not in self.features.angles])
+        raw = [place for place, index in enumerate(self.features.keep) if index in self.features.angles]
+        return np.array([i for i in range(self.features.size) if i not in raw])
 
     @property
     def linear_inputs(self) -> np.ndarray:
@@ -62,66 +84,79 @@ class Frame(eqx.Module):
 class Parameters(eqx.Module):
     """What is trained; standard deviations and length-scales are logarithms, in scaled units."""
 
-    log_length_scales: Float[Array, "state kernel_input"]
-    log_signal: Float[Array, " state"]
-    log_sensor: Float[Array, " state"]
-    log_process: Float[Array, " state"]
-    weights: Float[Array, "state basis"]
+    log_length_scales: Float[Array, "output kernel_input"]
+    log_signal: Float[Array, " output"]
+    log_sensor: Float[Array, " sensor"]
+    log_process: Float[Array, " plant"]
+    weights: Float[Array, "output basis"]
     """w: standard normal before the data are seen."""
 
 
 class Trajectory(eqx.Module):
-    """The model with its parameters worked out."""
+    """The model built from its parameters."""
 
-    frame: Frame
-    length_scales: Float[Array, "state input"]
-    signal_variance: Float[Array, " state"]
-    half: Float[Array, "state points points"]
+    layout: Layout
+    length_scales: Float[Array, "output input"]
+    signal_variance: Float[Array, " output"]
+    half: Float[Array, "output points points"]
     """`L^-1`."""
-    inverse: Float[Array, "state points points"]
+    inverse: Float[Array, "output points points"]
     """`k(X, X)^-1`."""
-    coefficients: Float[Array, "state basis"]
+    coefficients: Float[Array, "output basis"]
     """omega."""
-    R: Float[Array, " state"]
+    R: Float[Array, " sensor"]
     Q: Float[Array, " state"]
 
-    def step(self, x: Float[Array, " state"], u: Float[Array, " action"]) -> tuple[Array, Array]:
+    def step(
+        self, x: Float[Array, " state"], u: Float[Array, " action"], t: Array | int
+    ) -> tuple[Float[Array, " state"], Float[Array, "output basis"]]:
         """The next state's mean, and the basis that it is linear in."""
-        frame = self.frame
-        h = (frame.features(jnp.concatenate([x, u])) - frame.centre) / frame.scale
-        k = kernel(h[None], frame.points, self.length_scales, self.signal_variance)[:, 0]
-        linear = jnp.concatenate([h[frame.linear_inputs], jnp.ones(1)])
+        layout, rows = self.layout, self.layout.structure
+        h = (layout.features(jnp.concatenate([x, u])) - layout.centre) / layout.scale
+        k = kernel(h[None], layout.points, self.length_scales, self.signal_variance)[:, 0]
+        linear = jnp.concatenate([h[layout.linear_inputs], jnp.ones(1)])
         basis = jnp.concatenate([k, jnp.broadcast_to(linear, (k.shape[0], linear.shape[0]))], axis=1)
-        return x + frame.state_scale * jnp.sum(basis * self.coefficients, axis=1), basis
+        change = layout.output_scale * jnp.sum(basis * self.coefficients, axis=1)
+        if rows.is_free:
+            return x + change, basis
+        y = x[np.array(rows.outputs)] + change
+        return rows.L @ x + rows.M @ u + rows.B @ y + rows.drift_at(t), basis
 
-    def unexplained(self, basis: Float[Array, "state basis"]) -> Float[Array, " state"]:
-        """The function's variance that the inducing points leave open: zero among them, the signal far away."""
-        k = basis[:, : self.frame.points.shape[0]]
+    def by_coefficients(self, basis: Float[Array, "output basis"]) -> Float[Array, "state output basis"]:
+        """How the next state depends on the coefficients at a given state."""
+        return jnp.asarray(self.layout.structure.B)[:, :, None] * (self.layout.output_scale[:, None] * basis)[None]
+
+    def unexplained(self, basis: Float[Array, "output basis"]) -> Float[Array, "state state"]:
+        """The variance that the inducing points cannot explain: zero among them, the signal's far away."""
+        k = basis[:, : self.layout.points.shape[0]]
         left = self.signal_variance - jnp.einsum("op,opq,oq->o", k, self.inverse, k)
-        return self.frame.state_scale**2 * jnp.maximum(left, 0.0)
+        variance, B = self.layout.output_scale**2 * jnp.maximum(left, 0.0), self.layout.structure.B
+        return jnp.diag(variance) if self.layout.structure.is_free else (B * variance) @ B.T
 
 
-def work_out(parameters: Parameters, frame: Frame) -> Trajectory:
-    p, points = parameters, frame.points.shape[0]
-    length_scales = jnp.full((frame.states, frame.features.size), jnp.inf)
-    length_scales = length_scales.at[:, frame.kernel_inputs].set(jnp.exp(p.log_length_scales))
+def build(parameters: Parameters, layout: Layout) -> Trajectory:
+    """The model of these parameters."""
+    p, points = parameters, layout.points.shape[0]
+    length_scales = jnp.full((layout.outputs, layout.features.size), jnp.inf)
+    length_scales = length_scales.at[:, layout.kernel_inputs].set(jnp.exp(p.log_length_scales))
     signal = jnp.exp(2 * p.log_signal)
-    K = kernel(frame.points, frame.points, length_scales, signal) + RIDGE * signal[:, None, None] * jnp.eye(points)
+    K = kernel(layout.points, layout.points, length_scales, signal) + RIDGE * signal[:, None, None] * jnp.eye(points)
 
     def invert_root(K: Array) -> Array:
         return jsl.solve_triangular(jnp.linalg.cholesky(K), jnp.eye(points), lower=True)
 
     half = per_output(invert_root, K)
     beta = jnp.einsum("oqp,oq->op", half, p.weights[:, :points])
+    Q = (layout.state_scale * jnp.exp(p.log_process)) ** 2
     return Trajectory(
-        frame,
+        layout,
         length_scales,
         signal,
         half,
         jnp.swapaxes(half, 1, 2) @ half,
         jnp.concatenate([beta, p.weights[:, points:]], axis=1),
-        (frame.state_scale * jnp.exp(p.log_sensor)) ** 2,
-        (frame.state_scale * jnp.exp(p.log_process)) ** 2,
+        (layout.sensor_scale * jnp.exp(p.log_sensor)) ** 2,
+        jnp.pad(Q, (0, layout.structure.states - Q.shape[0])),
     )
 
 
@@ -130,9 +165,9 @@ class Innovations(eqx.Module):
 
     white: Float[Array, " rows"]
     """e: all innovations, whitened; standard normal if the model is right. Zero where nothing was observed."""
-    by_coefficients: Float[Array, "rows state basis"]
+    by_coefficients: Float[Array, "rows output basis"]
     """de/domega."""
-    half: Float[Array, "state points points"]
+    half: Float[Array, "output points points"]
     """That of the model: the kernel's coefficients are `L^-T v`."""
     log_det: Float[Array, ""]
     """Sum of `log |S_t|^1/2` over the innovations' covariances."""
@@ -153,7 +188,7 @@ class Innovations(eqx.Module):
         half_way = self._by_weights(_gram(by.reshape(-1, size)).reshape(size, *by.shape[1:])).reshape(size, size)
         return self._by_weights(half_way.T.reshape(size, *by.shape[1:])).reshape(size, size)
 
-    def _by_weights(self, by: Float[Array, "rows state basis"]) -> Float[Array, "rows state basis"]:
+    def _by_weights(self, by: Float[Array, "rows output basis"]) -> Float[Array, "rows output basis"]:
         points = self.half.shape[1]
         return jnp.concatenate([jnp.einsum("rop,oqp->roq", by[:, :, :points], self.half), by[:, :, points:]], axis=2)
 
@@ -170,7 +205,7 @@ _gram.defvjp(lambda J: (J.T @ J, J), lambda J, by: (J @ (by + by.T),))
 def filter_trials(model: Trajectory, trials: Trials) -> Innovations:
     """Run the filter along all trials at once."""
     white, sensitivity, log_det, states = jax.vmap(lambda *trial: _filter(model, *trial))(
-        trials.observations, trials.actions, trials.observed, trials.lasting
+        trials.observations, trials.actions, trials.observed, trials.active
     )
     by_coefficients = sensitivity.reshape(-1, *model.coefficients.shape)
     return Innovations(white.reshape(-1), by_coefficients, model.half, jnp.sum(log_det), states)
@@ -178,40 +213,49 @@ def filter_trials(model: Trajectory, trials: Trials) -> Innovations:
 
 def _filter(
     model: Trajectory,
-    observations: Float[Array, "times state"],
+    observations: Float[Array, "times sensor"],
     actions: Float[Array, "steps action"],
-    observed: Bool[Array, " times"],
-    lasting: Bool[Array, " times"],
+    observed: Bool[Array, "times sensor"],
+    active: Bool[Array, " times"],
 ) -> tuple[Array, Array, Array, Array]:
-    states, size = model.coefficients.shape
-    eye, R = jnp.eye(states), jnp.diag(model.R)
+    outputs, size = model.coefficients.shape
+    sensors, initial = model.layout.sensors, model.layout.initial
+    states, eye, R = initial.size, np.eye(initial.size), jnp.diag(model.R)
+    Carry = tuple[Array, Array, Array]
 
-    def step(carry, inputs):  # type: ignore[no-untyped-def]
-        z, u, seen, lasts = inputs
+    def step(carry: Carry, inputs: tuple[Array, ...]) -> tuple[Carry, tuple[tuple[Array, Array], Array, Array]]:
+        z, u, seen, lasts, t = inputs
         # Padding starts anew at every step: a state that runs away there would spoil the gradient.
         m, P, G = jax.tree.map(lambda now, first: jnp.where(lasts, now, first), carry, start)
-        # Update. The gain's own dependence on the weights is of second order and left out.
-        root = jnp.linalg.cholesky(P + R)
-        whiten = jnp.where(seen, jsl.solve_triangular(root, eye, lower=True), 0.0)
-        white = whiten @ (z - m), -_mix(whiten, G)
-        log_det = jnp.where(seen, jnp.sum(jnp.log(jnp.diag(root))), 0.0)
-        K = jnp.where(seen, jsl.cho_solve((root, True), P).T, 0.0)
-        rest = eye - K
-        m, P = m + K @ (z - m), symmetrise(rest @ P @ rest.T + K @ R @ K.T)
+        # Update, entry by entry: what was not seen has an innovation of zero with unit variance, and no gain. The
+        # gain's own dependence on the weights is of second order and left out.
+        C = jnp.where(seen[:, None], sensors.C, 0.0)
+        S = jnp.where(seen[:, None] & seen[None, :], sensors.of_cov(P) + R, np.eye(sensors.count))
+        residual = jnp.where(seen, z - sensors(m), 0.0)
+        whiten = inverse_root(S)
+        white = whiten @ residual, -_mix(whiten @ C, G)
+        log_det = -jnp.sum(jnp.log(diagonal(whiten)))
+        K = P @ C.T @ whiten.T @ whiten
+        rest = eye - K @ C
+        m, P = m + K @ residual, symmetrise(rest @ P @ rest.T + K @ R @ K.T)
         updated = m
         # Predict.
-        A, (m, basis) = jax.jacfwd(lambda x: (model.step(x, u)[0], model.step(x, u)), has_aux=True)(m)
-        direct = eye[:, :, None] * (model.frame.state_scale[:, None] * basis)[None]
-        G = _mix(A @ rest, G) + direct
-        P = A @ P @ A.T + jnp.diag(model.Q + model.unexplained(basis))
+        A, (m, basis) = jax.jacfwd(lambda x: (model.step(x, u, t)[0], model.step(x, u, t)), has_aux=True)(m)
+        G = _mix(A @ rest, G) + model.by_coefficients(basis)
+        P = A @ P @ A.T + jnp.diag(model.Q) + model.unexplained(basis)
         return (m, P, G), (white, log_det, updated)
 
-    initial = model.frame.initial
-    start = (initial.mean, initial.cov, jnp.zeros((states, states, size)))
+    known = np.isin(np.arange(states), model.layout.structure.known)
+    start = (
+        initial.mean,
+        jnp.where(known[:, None] | known[None, :], 0.0, initial.cov),
+        jnp.zeros((states, outputs, size)),
+    )
     held = jnp.concatenate([actions, jnp.zeros_like(actions[:1])])  # the last observation is followed by nothing
     # The gradient computes each step once more: to keep all of them takes 100 MB and longer, most of it in page faults.
     step = jax.checkpoint(step, prevent_cse=False)
-    _, (white, log_det, updated) = jax.lax.scan(step, start, (observations, held, observed, lasting))
+    times = jnp.arange(observations.shape[0])
+    _, (white, log_det, updated) = jax.lax.scan(step, start, (observations, held, observed, active, times))
     return *white, log_det, updated
 
 

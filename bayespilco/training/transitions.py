@@ -1,17 +1,8 @@
 """Recorded trials seen as a regression problem: which inputs, which targets, and where to put pseudo-inputs."""
 
-import jax
 import numpy as np
 
-from bayespilco.episode import Trials
-from bayespilco.features import AngleFeatures
-
-
-def transitions(trials: Trials, features: AngleFeatures) -> tuple[np.ndarray, np.ndarray]:
-    """GP inputs `features([z_t, u_t])` and targets `z_{t+1}` of all recorded steps, padding left out."""
-    z, u, real = (np.asarray(part) for part in (trials.observations, trials.actions, trials.transitions))
-    pairs = np.concatenate([z[:, :-1], u], axis=2)[real]
-    return np.asarray(jax.vmap(features)(pairs)), z[:, 1:][real]
+from bayespilco.core.features import AngleFeatures
 
 
 def input_masks(features: AngleFeatures) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
@@ -44,4 +35,5 @@ def spread_out(points: np.ndarray, count: int, *, sweeps: int = 20) -> np.ndarra
         members = np.bincount(nearest, minlength=count)
         sums = np.stack([np.bincount(nearest, column, minlength=count) for column in scaled.T], axis=1)
         centres = np.where(members[:, None] > 0, sums / np.maximum(members, 1)[:, None], centres)
-    return centres * np.where(scale > 0, scale, 1.0) + points.mean(axis=0)
+    spread: np.ndarray = centres * np.where(scale > 0, scale, 1.0) + points.mean(axis=0)
+    return spread

@@ -1,0 +1,299 @@
+"""Predictors: the distribution of trajectories that a policy will cause, step by step, without running it.
+
+Three ways to predict, which together with two ways to execute make the four methods: `Unfiltered` (the policy
+will see raw observations), `Filtered` (it will see the filter's belief) and `MostLikely` (one deterministic
+trajectory, no uncertainty at all). Each is a start and a step; `predict` is the one scan over them, and
+`predict_split` does it from each part of a first state that is spread too widely for one Gaussian (`splitting`).
+"""
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bayespilco.control.cost import Cost
+from bayespilco.control.policy import Policy, PolicyMap
+from bayespilco.core.gaussian import Gaussian, diagonal, joint
+from bayespilco.core.precision import float64
+from bayespilco.model import splitting
+from bayespilco.model.belief import BeliefDistribution, Update, start
+from bayespilco.model.dynamics import Dynamics
+
+DIVERGED = 1e3
+"""A predicted mean or standard deviation beyond this has left every plausible range: the prediction diverged."""
+
+
+class Step(NamedTuple):
+    """What a predictor says of one step."""
+
+    following: Any
+    """What it carries on to the next step."""
+    state_action: Gaussian
+    """The joint of latent state and action `[x, u]`: what costs are charged for."""
+    belief_cov: Float[Array, "state state"]
+    """V after the observation: what the controller does not know about the state."""
+
+
+class Predictor(eqx.Module):
+    """A way to predict: where it starts, and one step. What is carried from step to step is its own affair."""
+
+    @abc.abstractmethod
+    def start(self, initial: Gaussian, dynamics: Dynamics) -> Any:
+        """What is carried into the first step."""
+
+    @abc.abstractmethod
+    def state(self, carry: Any) -> Gaussian:
+        """The latent state's distribution."""
+
+    @abc.abstractmethod
+    def step(self, carry: Any, t: Array, policy: PolicyMap, dynamics: Dynamics) -> Step:
+        """From step `t` to the next."""
+
+    @property
+    @abc.abstractmethod
+    def needs_raw_states(self) -> bool:
+        """Whether the policy is fed with observations, so that every state needs a sensor."""
+
+    @property
+    @abc.abstractmethod
+    def can_split(self) -> bool:
+        """Whether a prediction can start from parts of the initial distribution."""
+
+    @abc.abstractmethod
+    def starts(self, initial: Gaussian, dynamics: Dynamics, points: Float[Array, "parts state"]) -> Any:
+        """The start in parts: arrays with a leading axis. `points` are the parts' means for `N(0, I)`."""
+
+
+class Unfiltered(Predictor):
+    """The policy acts on the observation `z = x + e` (PILCO, Figure 1)."""
+
+    def start(self, initial: Gaussian, dynamics: Dynamics) -> Gaussian:
+        return initial
+
+    @property
+    def needs_raw_states(self) -> bool:
+        return True
+
+    @property
+    def can_split(self) -> bool:
+        return True
+
+    def starts(self, initial: Gaussian, dynamics: Dynamics, points: Float[Array, "parts state"]) -> Gaussian:
+        within = splitting.WITHIN * initial.cov
+        return jax.vmap(lambda shift: Gaussian(initial.mean + shift, within))(splitting.shifts(initial.cov, points))
+
+    def state(self, carry: Gaussian) -> Gaussian:
+        return carry
+
+    def step(self, carry: Gaussian, t: Array, policy: PolicyMap, dynamics: Dynamics) -> Step:
+        noise = dynamics.sensors.raw_noise(dynamics.structure.plant_states)
+        observed = Gaussian(carry.mean, carry.cov + noise)
+        # Cov[X, U] = S_x gain: the sensor's noise moves the action, but not with the state.
+        state_action = joint(carry, policy.moments(observed))
+        return Step(dynamics.moments(state_action, t).output, state_action, jnp.zeros_like(carry.cov))
+
+
+class Filtered(Predictor):
+    """The policy acts on the belief of the filter that will run beside it (the paper's method, Figure 2)."""
+
+    update: Update = eqx.field(static=True, default="conserving")
+
+    def start(self, initial: Gaussian, dynamics: Dynamics) -> BeliefDistribution:
+        return start(initial, dynamics.structure.known)
+
+    @property
+    def needs_raw_states(self) -> bool:
+        return False
+
+    @property
+    def can_split(self) -> bool:
+        return self.update == "conserving"  # the update as printed loses the parts
+
+    def starts(self, initial: Gaussian, dynamics: Dynamics, points: Float[Array, "parts state"]) -> BeliefDistribution:
+        """The filter does not know which part its plant starts in, only what its sensors tell.
+
+        So what is split is the spread of the belief's mean after the first observation, which adds all of it to the
+        start's. Here the share that is between the parts is taken off in advance: until then that spread is "negative".
+        """
+        whole = self.start(initial, dynamics)
+        learned = whole.update(dynamics.sensors).mean.cov
+        before = whole.mean.cov + (splitting.WITHIN - 1) * learned
+        return jax.vmap(lambda shift: BeliefDistribution(Gaussian(initial.mean + shift, before), whole.cov))(
+            splitting.shifts(learned, points)
+        )
+
+    def state(self, carry: BeliefDistribution) -> Gaussian:
+        return carry.state
+
+    def step(self, carry: BeliefDistribution, t: Array, policy: PolicyMap, dynamics: Dynamics) -> Step:
+        updated = carry.update(dynamics.sensors, self.update, t)
+        mean_action = updated.act(policy)
+        # The latent state differs from the belief's mean by an error that the action does not depend on.
+        error = jnp.pad(carry.state.cov - updated.mean.cov, (0, mean_action.size - carry.mean.size))
+        state_action = Gaussian(mean_action.mean, mean_action.cov + error)
+        return Step(updated.predict(dynamics, mean_action, t), state_action, updated.cov)
+
+
+class MostLikely(Predictor):
+    """One trajectory through the model's mean, from the mean of the initial state (MAP, Dallaire et al. 2009)."""
+
+    def start(self, initial: Gaussian, dynamics: Dynamics) -> Gaussian:
+        return Gaussian(initial.mean, jnp.zeros_like(initial.cov))
+
+    @property
+    def needs_raw_states(self) -> bool:
+        return False
+
+    @property
+    def can_split(self) -> bool:
+        return False
+
+    def starts(self, initial: Gaussian, dynamics: Dynamics, points: Float[Array, "parts state"]) -> Gaussian:
+        raise ValueError("A most likely trajectory starts from one state: predict it with `predict`.")
+
+    def state(self, carry: Gaussian) -> Gaussian:
+        return carry
+
+    def step(self, carry: Gaussian, t: Array, policy: PolicyMap, dynamics: Dynamics) -> Step:
+        u = policy(carry.mean)
+        following = Gaussian(dynamics(carry.mean, u, t), jnp.zeros_like(carry.cov))
+        state_action = Gaussian(jnp.concatenate([carry.mean, u]), jnp.zeros((carry.size + u.shape[0],) * 2))
+        return Step(following, state_action, jnp.zeros_like(carry.cov))
+
+
+class Prediction(eqx.Module):
+    """A predicted run: latent states and costs at steps 0..T, actions and beliefs at steps 0..T-1."""
+
+    state_mean: Float[Array, "times state"]
+    state_cov: Float[Array, "times state state"]
+    action_mean: Float[Array, "steps action"]
+    action_cov: Float[Array, "steps action action"]
+    belief_cov: Float[Array, "steps state state"]
+    """V after each observation; zero where no filter is predicted."""
+    cost_mean: Float[Array, " times"]
+    cost_variance: Float[Array, " times"]
+    diverged: Array
+    """Whether the prediction left every plausible range; from then on every step costs the worst there is."""
+
+    @property
+    @float64
+    def total_cost(self) -> Float[Array, ""]:
+        """J (Eq. 6 with gamma = 1): the sum of the expected costs, the first state's included."""
+        return jnp.sum(self.cost_mean)
+
+
+@float64
+def predict(
+    predictor: Predictor, policy: Policy, dynamics: Dynamics, initial: Gaussian, cost: Cost, steps: int
+) -> Prediction:
+    """Predict `steps` steps from the initial state (Algorithm 1, lines 6 and 7)."""
+    return _predict_from(predictor.start(initial, dynamics), predictor, policy.map(), dynamics, cost, steps)
+
+
+@float64
+def predict_split(
+    predictor: Predictor,
+    policy: Policy,
+    dynamics: Dynamics,
+    initial: Gaussian,
+    cost: Cost,
+    steps: int,
+    points: Float[Array, "parts state"],
+) -> Prediction:
+    """The same from each part of the initial state by itself, and what it comes to over all parts.
+
+    Args:
+        points: Where the parts of `N(0, I)` have their means (`splitting.standard_points`).
+    """
+    ready = policy.map()
+
+    def one(start: Any) -> Prediction:
+        return _predict_from(start, predictor, ready, dynamics, cost, steps)
+
+    return _mixture(jax.lax.map(one, predictor.starts(initial, dynamics, points)))
+
+
+predict_in_parts = predict_split  # its name in version 0.1
+
+
+def _mixture(each: Prediction) -> Prediction:
+    """Mean and covariance over predictions of equal weight, which are along the first axis."""
+
+    def moments(mean: Array, cov: Array) -> tuple[Array, Array]:
+        whole = jnp.mean(mean, axis=0)
+        away = mean - whole
+        return whole, jnp.mean(cov, axis=0) + jnp.einsum("kti,ktj->tij", away, away) / len(away)
+
+    cost, variance = moments(each.cost_mean[..., None], each.cost_variance[..., None, None])
+    return Prediction(
+        *moments(each.state_mean, each.state_cov),
+        *moments(each.action_mean, each.action_cov),
+        jnp.mean(each.belief_cov, axis=0),
+        cost[:, 0],
+        variance[:, 0, 0],
+        each.diverged.any(),
+    )
+
+
+def _predict_from(
+    start: Any, predictor: Predictor, ready: PolicyMap, dynamics: Dynamics, cost: Cost, steps: int
+) -> Prediction:
+    states = predictor.state(start).size
+    worst = cost.worst
+
+    def out_of_range(state: Gaussian) -> Array:
+        inside = (jnp.abs(state.mean) < DIVERGED).all() & (diagonal(state.cov) < DIVERGED**2).all()
+        return ~(inside & jnp.isfinite(state.cov).all())
+
+    def charge(cost: Cost, gaussian: Gaussian, diverged: Array) -> tuple[Array, Array]:
+        """Mean and variance of a step's cost; the worst there is after a divergence."""
+        found = cost.moments(gaussian)
+        return jnp.where(diverged, worst, found.mean[0]), jnp.where(diverged, 0.0, found.cov[0, 0])
+
+    def step(carry: tuple[Any, Array], t: Array) -> tuple[tuple[Any, Array], tuple[Array, ...]]:
+        current, diverged = carry
+        state = predictor.state(current)
+        following, state_action, belief_cov = predictor.step(current, t, ready, dynamics)
+        charged = charge(cost, state_action, diverged)
+        diverged = diverged | out_of_range(predictor.state(following))
+        # After a divergence the start is propagated again and again: finite values, and no gradient from them.
+        following = jax.tree.map(lambda new, safe: jnp.where(diverged, safe, new), following, start)
+        action = state_action.mean[states:], state_action.cov[states:, states:]
+        return (following, diverged), (state.mean, state.cov, *action, belief_cov, *charged)
+
+    (last, diverged), (means, covs, u, u_cov, belief_covs, costs, variances) = jax.lax.scan(
+        step, (_depending_on(ready, start), jnp.asarray(False)), jnp.arange(steps)
+    )
+    # At the last step there is no action: only the state is charged for.
+    final = predictor.state(last)
+    final_cost, final_variance = charge(cost.terminal(states), final, diverged)
+
+    def with_last(rest: Array, value: Array) -> Array:
+        return jnp.concatenate([rest, value[None]])
+
+    return Prediction(
+        with_last(means, final.mean),
+        with_last(covs, final.cov),
+        u,
+        u_cov,
+        belief_covs,
+        with_last(costs, final_cost),
+        with_last(variances, final_variance),
+        diverged,
+    )
+
+
+@jax.custom_vjp
+def _depending_on(ready: PolicyMap, start: Any) -> Any:
+    """`start`, as if the policy had a part in it.
+
+    The derivative of a scan is traced anew until it is known which parts of its carry have one. From the second step on
+    all have. Told so about the first, JAX has it right at once.
+    """
+    return start
+
+
+_depending_on.defvjp(lambda ready, start: (start, None), lambda _, along_start: (None, along_start))

@@ -1,0 +1,112 @@
+"""What a policy should be good at: a problem gives every policy a value, and the exact gradient of it.
+
+A model of the plant, a way to predict, a first state, a cost and an objective make up a problem. Policy search
+(`search`) needs nothing else.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bayespilco.control.cost import Cost
+from bayespilco.control.objective import ExpectedCost, Objective
+from bayespilco.control.policy import Policy
+from bayespilco.control.prediction import Prediction, Predictor, predict, predict_split
+from bayespilco.core.compilation import compiled
+from bayespilco.core.gaussian import Gaussian
+from bayespilco.core.parallel import SERIAL, Mapper
+from bayespilco.core.precision import as_float64, float64
+from bayespilco.model.dynamics import Dynamics
+from bayespilco.model.splitting import points_for
+
+
+class Problem(NamedTuple):
+    """What a policy should be good at."""
+
+    predictor: Predictor
+    dynamics: Dynamics
+    initial: Gaussian
+    """The distribution of the first state."""
+    cost: Cost
+    steps: int
+    objective: Objective = ExpectedCost()
+    components: Float[Array, "components state"] | None = None
+    """The components that the first state is split into (`splitting.standard_points`); None: it is not split."""
+
+    @property
+    def worst(self) -> float:
+        """The highest total cost there can be."""
+        return float(self.cost.worst) * (self.steps + 1)
+
+    def split(self, number: int = 0) -> "Problem":
+        """The same problem, predicted from a split first state, if the predictor can do that.
+
+        Args:
+            number: There are many ways to split a Gaussian; they are numbered.
+        """
+        if not self.predictor.can_split:
+            return self
+        return self._replace(components=as_float64(points_for(np.asarray(self.initial.cov), number)))
+
+    def widened(self, factor: float) -> "Problem":
+        """The same problem with a wider cost, which is easier to search."""
+        return self._replace(cost=self.cost.widened(factor))
+
+    @float64
+    def value(self, policy: Policy) -> float:
+        """The objective of a policy: by default its predicted total cost J. Where it is not finite: the worst."""
+        value = float(self.objective(self.prediction(policy)))
+        return value if math.isfinite(value) else self.worst
+
+    @float64
+    def prediction(self, policy: Policy) -> Prediction:
+        """How a policy will do, step by step."""
+        return _prediction(policy, self)
+
+    @float64
+    def value_and_gradient(self, policy: Policy, workers: Mapper = SERIAL) -> tuple[Float[Array, ""], Policy]:
+        """J and its exact gradient, a policy-shaped tree (Appendix C, by automatic differentiation)."""
+        return _mean(workers.map(_solve, [(policy, half) for half in self.halves()]))
+
+    @float64
+    def halves(self) -> "list[Problem]":
+        """Problems that can be solved apart: J is the mean of theirs.
+
+        They do not depend on the number of workers, so neither does the result.
+        """
+        if self.components is None or not self.objective.averages:
+            return [self]
+        return [self._replace(components=half) for half in jnp.split(self.components, 2)]
+
+
+def _solve(policy_and_problem: tuple[Policy, Problem]) -> tuple[Float[Array, ""], Policy]:
+    return _value_and_gradient(*policy_and_problem)
+
+
+def _mean(values_and_gradients: Sequence[tuple[Float[Array, ""], Policy]]) -> tuple[Float[Array, ""], Policy]:
+    """The mean of the values, and of the gradients."""
+    if len(values_and_gradients) == 1:
+        return values_and_gradients[0]
+    value, gradient = jax.tree.map(lambda *each: sum(each) / len(each), *values_and_gradients)
+    return value, gradient
+
+
+# Compiled once per predictor, policy kind and number of points; episodes change only the numbers inside.
+@compiled
+def _prediction(policy: Policy, problem: Problem) -> Prediction:
+    given = problem.predictor, policy, problem.dynamics, problem.initial, problem.cost, problem.steps
+    if problem.components is None:
+        return predict(*given)
+    return predict_split(*given, problem.components)
+
+
+@compiled
+@eqx.filter_value_and_grad
+def _value_and_gradient(policy: Policy, problem: Problem) -> Float[Array, ""]:
+    return problem.objective(_prediction(policy, problem))

@@ -1,0 +1,236 @@
+"""Policy search: follow the exact gradient of the predicted cost, with a budget, and get out of local optima.
+
+BFGS finds the bottom of the valley that it starts in (`improve`). With a narrow cost and the plant far from its goal
+most valleys are bad ones, because almost every gradient vanishes. The strategy against that (`search`) has three parts:
+
+- Several searches start from different policies, and the one with the lowest predicted cost is kept.
+- A search may start in a wider version of the problem, which has fewer valleys, and then narrow it.
+- At the end the search continues on split predictions, which take many times as long and are much more accurate.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Float
+
+from bayespilco.control.policy import Policy
+from bayespilco.control.prediction import MostLikely
+from bayespilco.control.problem import Problem
+from bayespilco.core.optimise import NotFiniteError, Reason, minimise
+from bayespilco.core.parallel import SERIAL, Mapper
+from bayespilco.core.precision import float64
+
+SPLITS = 3
+"""How many splits of the first state a search uses, one after the other. A policy with hundreds of parameters learns a
+single one by heart."""
+
+WIDENING = 3.0
+"""How much wider the cost of the wider problem is: about 0.3 m instead of 0.1 m on the cart-pole."""
+
+Curvature = Float[np.ndarray, "parameters parameters"]
+
+
+class Improvement(eqx.Module):
+    """The result of a search, and why it ended."""
+
+    policy: Policy
+    problem: Problem
+    """The problem that `cost` belongs to: the last one that was searched."""
+    cost: float
+    evaluations: int
+    stopped: Reason
+    history: Float[np.ndarray, " evaluations"]
+    """The best predicted cost after each evaluation."""
+    curvature: Curvature
+    """BFGS's estimate of the inverse Hessian at the end. A search of a similar problem can start with it."""
+
+
+@float64
+def improve(
+    policy: Policy,
+    problem: Problem,
+    *,
+    evaluations: int = 300,
+    curvature: Curvature | None = None,
+    workers: Mapper = SERIAL,
+    on_evaluation: Callable[[int, float], object] | None = None,
+) -> Improvement:
+    """Improve a policy with BFGS, with at most `evaluations` values and gradients (Algorithm 1, line 8).
+
+    The best policy seen is returned, not the last. If the first prediction is not finite, the policy is returned as it
+    is, at the highest cost there can be. `curvature` is that of an earlier `Improvement`.
+    """
+    if evaluations < 1:
+        raise ValueError(f"A policy search needs at least one evaluation; given {evaluations}.")
+    flat, unravel = ravel_pytree(policy)
+
+    def function(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = problem.value_and_gradient(unravel(jnp.asarray(parameters)), workers)
+        return float(value), np.asarray(ravel_pytree(gradient)[0])
+
+    try:
+        found = minimise(
+            function,
+            np.asarray(flat),
+            evaluations=evaluations,
+            method="BFGS",
+            curvature=curvature,
+            on_evaluation=on_evaluation,
+        )
+    except NotFiniteError:
+        if on_evaluation is not None:
+            on_evaluation(1, problem.worst)
+        start = np.eye(flat.size) if curvature is None else curvature
+        return Improvement(policy, problem, problem.worst, 1, Reason.NOT_FINITE, np.full(1, problem.worst), start)
+    assert found.curvature is not None, "BFGS returns one"
+    improved = unravel(jnp.asarray(found.x))
+    return Improvement(improved, problem, found.value, found.evaluations, found.reason, found.history, found.curvature)
+
+
+@float64
+def search(
+    problem: Problem,
+    earlier: Sequence[Policy],
+    random: Sequence[Policy],
+    *,
+    evaluations: int = 150,
+    split_evaluations: int = 0,
+    refined: Sequence[Policy] = (),
+    workers: Mapper = SERIAL,
+    on_progress: Callable[[float, float], object] | None = None,
+) -> Improvement:
+    """The best of several searches, refined on split predictions.
+
+    1. The best earlier policy, by the new model, is improved as it is.
+    2. The random policies are improved on the wide problem along the most likely trajectory, which takes milliseconds
+       per evaluation. The best of them continues with the full prediction, first wide, then narrow.
+    3. The latest policy is improved on the wide and then on the narrow problem. That may lead it into a better valley.
+
+    Without `random` policies only the first search is done. If `split_evaluations` > 0 and the predictor can split, the
+    best policy is then refined on split predictions. Earlier `refined` policies compete.
+
+    Args:
+        earlier: The policies of earlier episodes, the latest last.
+        random: Policies to start from anew.
+        evaluations: The budget of each search in the narrow problem. In the wide problem it is a third of that.
+        split_evaluations: The budget on each of the `SPLITS` splits; 0: no split predictions.
+        refined: Earlier policies that were refined on split predictions.
+        on_progress: Called with the fraction done and the best cost so far.
+
+    Returns:
+        The best policy. `cost` and `problem` are those of the last search, so with splits those of the last split.
+    """
+    if not earlier and not random:
+        raise ValueError("A policy search needs a policy to start from: give `earlier` or `random` ones.")
+    descents = _first_descents(problem, earlier, random, evaluations, workers)
+    can_split = split_evaluations > 0 and problem.predictor.can_split
+    splits = [problem.split(number) for number in range(SPLITS)] if can_split else []
+    progress = _Progress(len(descents) + len(splits), on_progress)
+
+    def watched(descent: _Descent) -> Improvement:
+        found = _descend(descent, progress.within(evaluations))
+        progress.finished += 1
+        return found
+
+    best = min(workers.map(_descend, descents, watched), key=lambda each: each.cost)
+    progress.finished = len(descents)
+    return _refine(best, splits, refined, split_evaluations, workers, progress)
+
+
+def _first_descents(
+    problem: Problem, earlier: Sequence[Policy], random: Sequence[Policy], evaluations: int, workers: Mapper
+) -> "list[_Descent]":
+    """The searches on one Gaussian: see the list in `search`."""
+    wide, third = problem.widened(WIDENING), max(evaluations // 3, 1)
+    descents: list[_Descent] = []
+    if earlier:
+        descents.append(_Descent(min(earlier, key=problem.value), [(problem, evaluations)]))
+    if random:
+        easy = wide._replace(predictor=MostLikely())
+        begun = workers.map(_descend, [_Descent(policy, [(easy, evaluations)]) for policy in random])
+        most_promising = min((each.policy for each in begun), key=wide.value)
+        descents.append(_Descent(most_promising, [(wide, third), (problem, evaluations)]))
+        if earlier:
+            descents.append(_Descent(earlier[-1], [(wide, third), (problem, evaluations)]))
+    return descents
+
+
+def _refine(
+    best: Improvement,
+    splits: Sequence[Problem],
+    refined: Sequence[Policy],
+    evaluations: int,
+    workers: Mapper,
+    progress: "_Progress",
+) -> Improvement:
+    """Improve the best policy on one split after the other. An earlier refined policy may take its place.
+
+    A policy that is worse on a split at first may soon be better. So if an earlier one starts lower on the first split,
+    both are improved there, and the better one continues. Only refined policies may compete: a few evaluations tell too
+    little about any other. Such a policy may look good on a split because it does little, and cannot be improved.
+
+    BFGS continues with the curvature that it knows. Otherwise a third of so few evaluations is spent on finding out how
+    far to step.
+    """
+    if not splits:
+        return best
+    first = splits[0]
+    competitors = [best.policy]
+    if refined and first.value(rival := min(refined, key=first.value)) < first.value(best.policy):
+        competitors.append(rival)
+    if len(competitors) > 1:
+        descents = [_Descent(each, [(first, evaluations)], best.curvature) for each in competitors]
+        best = min(workers.map(_descend, descents), key=lambda each: each.cost)
+        splits = splits[1:]
+        progress.finished += 1
+    for split in splits:
+        best = improve(
+            best.policy,
+            split,
+            evaluations=evaluations,
+            curvature=best.curvature,
+            workers=workers,
+            on_evaluation=progress.within(evaluations),
+        )
+        progress.finished += 1
+    return best
+
+
+class _Descent(NamedTuple):
+    """Problems to improve a policy on, one after the other, each with its budget."""
+
+    policy: Policy
+    stages: list[tuple[Problem, int]]
+    curvature: Curvature | None = None
+    """For the last stage."""
+
+
+def _descend(descent: _Descent, on_evaluation: Callable[[int, float], object] | None = None) -> Improvement:
+    """Improve through all stages. Progress is reported for the last one."""
+    policy, stages, curvature = descent
+    for problem, evaluations in stages[:-1]:
+        policy = improve(policy, problem, evaluations=evaluations).policy
+    problem, evaluations = stages[-1]
+    return improve(policy, problem, evaluations=evaluations, curvature=curvature, on_evaluation=on_evaluation)
+
+
+class _Progress:
+    """How much of a search is done, and the best cost so far."""
+
+    def __init__(self, stages: int, on_progress: Callable[[float, float], object] | None) -> None:
+        self.stages, self.finished, self.lowest = stages, 0, np.inf
+        self._on_progress = on_progress
+
+    def within(self, budget: int) -> Callable[[int, float], None]:
+        """Reports the evaluations of one stage with this budget."""
+
+        def report(count: int, cost: float) -> None:
+            self.lowest = min(self.lowest, cost)
+            if self._on_progress is not None:
+                self._on_progress(min((self.finished + count / budget) / self.stages, 1.0), self.lowest)
+
+        return report

@@ -1,0 +1,9 @@
+"""What leaves the house. Everything here but `bridge` needs NumPy only, so it runs beside the plant.
+
+files         writing a file completely or not at all
+logs          episodes as tables
+controller    a learned controller in one file
+export        saving that file
+rig           a real plant: run in time, recorded, stopped safely
+bridge        from what was learned to the above (this imports JAX)
+"""

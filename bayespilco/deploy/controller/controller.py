@@ -1,0 +1,135 @@
+"""The controller: from observations to actions, one step at a time. It carries the belief from step to step."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bayespilco.deploy.controller import filter, format
+from bayespilco.deploy.controller.filter import Array
+from bayespilco.deploy.controller.format import Description
+
+
+class Controller:
+    """An agent for a `Rig`, or for a loop of your own. Only the belief and the counters change from step to step."""
+
+    def __init__(self, description: Description, arrays: Mapping[str, Array]) -> None:
+        """Check and keep the contents of a file (see `format.SHAPES`). To read a file use `load`."""
+        self.description = description
+        self.arrays = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in arrays.items()}
+        self.filters = "inputs" in self.arrays
+        format.check(self.description, self.arrays, self.filters)
+        middle, limits = self.arrays["middle"], self.arrays["limits"]
+        self.limits = np.maximum(np.abs(middle - limits), np.abs(middle + limits))
+        self.low, self.high, self.rest = middle - limits, middle + limits, self.arrays["rest"]
+        self.required = () if self.filters else tuple(np.flatnonzero(self.arrays["estimate"].any(axis=0)).tolist())
+        """The sensors that a rig must not lose for long. A filter predicts what is missing."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the last episode: the belief is that before the first observation."""
+        self.mean, self.cov = self.arrays["initial_mean"].copy(), self.arrays["initial_cov"].copy()
+        self.latest = np.full(len(self.description.sensors), np.nan)
+        """The last value of each sensor."""
+        self.steps, self.last_seconds, self.worst_seconds, self.total_seconds = 0, 0.0, 0.0, 0.0
+        self.restarts = 0
+        """How often since `reset` the belief had to start again, because its numbers were no longer finite."""
+
+    def act(self, observation: Any, references: Any = None) -> Array:
+        """The action for an observation, within the actuators' limits. NaN is an entry that is missing.
+
+        Args:
+            observation: What the sensors say now.
+            references: New values of the targets to follow; without, they move as the task says.
+        """
+        begin = time.perf_counter()
+        z = np.asarray(observation, dtype=np.float64)
+        if z.shape != self.latest.shape:
+            raise ValueError(
+                f"The observation must have {len(self.latest)} entries ({', '.join(self.description.sensors)}), NaN "
+                f"for what is missing; given shape {z.shape}."
+            )
+        if references is not None:
+            self._follow(references)
+        with np.errstate(all="ignore"):  # an overflow is caught below
+            action = self._act_on_belief(z) if self.filters else self._act_on_observation(z)
+        self.steps += 1
+        self.last_seconds = time.perf_counter() - begin
+        self.worst_seconds = max(self.worst_seconds, self.last_seconds)
+        self.total_seconds += self.last_seconds
+        return action
+
+    @property
+    def expected(self) -> Array:
+        """What the sensors will say next, as far as the controller knows."""
+        offset = self.arrays["sensor_offset"]
+        if self.filters:
+            return self.arrays["sensor_matrix"] @ self.mean + offset
+        n = len(self.arrays["estimate"])
+        return np.linalg.pinv(self.arrays["estimate"]) @ self.mean[:n] + offset
+
+    def _follow(self, references: Any) -> None:
+        rows, targets = list(self.description.references), np.asarray(references, dtype=np.float64)
+        if targets.shape != (len(rows),) or not filter.is_seen(targets).all():
+            names = ", ".join(self.description.states[row] for row in rows) or "none"
+            raise ValueError(f"references must be finite, one per target ({names}); given {references}.")
+        self.mean[rows] = targets
+
+    def _act_on_observation(self, z: Array) -> Array:
+        """The policy sees what the last observation alone says, and the rows that are known."""
+        estimate, n = self.arrays["estimate"], len(self.arrays["estimate"])
+        self.latest = np.where(filter.is_seen(z), z, self.latest)
+        there = filter.is_seen(self.latest)
+        if there.all():
+            self.mean[:n] = estimate @ (self.latest - self.arrays["sensor_offset"])
+        else:  # before its first sample a sensor says what is expected: the states it measures stay as they were
+            known = ~(estimate[:, ~there].any(axis=1))
+            told = np.where(there, self.latest - self.arrays["sensor_offset"], 0.0)
+            self.mean[:n] = np.where(known, estimate @ told, self.mean[:n])
+        u = self._policy(self.mean, 0 * self.cov)
+        self.mean[n:] = filter.known_rows(self.arrays, self.mean, u, self.steps)[n:]
+        return u
+
+    def _act_on_belief(self, z: Array) -> Array:
+        """Update, act, predict (Section 3.1)."""
+        d = self.description
+        try:
+            m, V = filter.update(self.arrays, self.mean, self.cov, z)
+        except np.linalg.LinAlgError:
+            m, V = self._restart()
+        u = self._policy(m, V)
+        try:
+            self.mean, self.cov = filter.predict(self.arrays, m, V, u, self.steps, d.model_angles, d.model_keep)
+        except np.linalg.LinAlgError:
+            self.mean, self.cov = self._restart()
+        return u
+
+    def _policy(self, m: Array, V: Array) -> Array:
+        x, _ = filter.features(m, V, self.description.policy_angles, self.description.policy_keep)
+        return filter.policy(self.arrays, x)
+
+    def _restart(self) -> tuple[Array, Array]:
+        """The way out after an overflow, which happens when the plant is far from everything in the data."""
+        self.restarts += 1
+        mean, known = self.arrays["initial_mean"].copy(), list(self.description.known)
+        mean[known] = np.where(filter.is_seen(self.mean[known]), self.mean[known], mean[known])
+        return mean, self.arrays["initial_cov"].copy()
+
+    def to_bytes(self) -> bytes:
+        """The content of a file that `load` reads."""
+        return format.to_bytes(self.description, self.arrays)
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Controller":
+        """Load a controller from its file. If that is not possible, a `ValueError` says why."""
+        try:
+            with open(path, "rb") as file:
+                content = file.read(format.LARGEST_FILE + 1)
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from error
+        try:
+            return cls(*format.parse(content))
+        except format.Malformed as error:
+            raise ValueError(f"{path} is not a controller of bayespilco, or is damaged: {error}") from None

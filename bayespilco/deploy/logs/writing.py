@@ -1,0 +1,121 @@
+"""Episodes into a file: a whole one is added, or nothing."""
+
+import csv
+import io
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bayespilco.deploy.files import write
+from bayespilco.deploy.logs.columns import COLUMNS
+from bayespilco.deploy.logs.reading import number
+from bayespilco.deploy.logs.table import content, lines
+
+
+def append(
+    path: Path | str,
+    states: Sequence[str],
+    actions: Sequence[str],
+    times: Sequence[float] | np.ndarray,
+    observations: Sequence[np.ndarray] | np.ndarray,
+    applied: Sequence[np.ndarray] | np.ndarray,
+) -> None:
+    """Add an episode to a file, which is made if it does not exist. A crash leaves the old file or the new one.
+
+    A program that was killed may have left half a row at the end, or a single row of an episode. That is dropped: it
+    says nothing, and with it the file could not be read.
+    """
+    kept, episode = _so_far(path, states, actions)
+    if len(observations) < 2:
+        raise ValueError(f"An episode needs two samples or more, for a transition; given {len(observations)}.")
+    added = text(states, actions, times, observations, applied, episode)
+    write(Path(path).resolve(), ("".join(kept) + added).encode())  # a link stays a link
+
+
+def next_episode(path: Path | str, states: Sequence[str], actions: Sequence[str]) -> int:
+    """The number of the episode that would be added to a file. A file with other columns is refused."""
+    _, episode = _so_far(path, states, actions)
+    return episode
+
+
+def check_appendable(path: Path | str, states: Sequence[str], actions: Sequence[str]) -> None:
+    """Refuse a file that no episode could be added to. Without names of states, columns are not compared."""
+    if states:
+        next_episode(path, states, actions)
+    else:
+        _require_regular(path)
+
+
+def heading(states: Sequence[str], actions: Sequence[str]) -> str:
+    """The first line of a file: the names of its columns."""
+    return _line(_header(states, actions))
+
+
+def text(
+    states: Sequence[str],
+    actions: Sequence[str],
+    times: Sequence[float] | np.ndarray,
+    observations: Sequence[np.ndarray] | np.ndarray,
+    applied: Sequence[np.ndarray] | np.ndarray,
+    episode: int,
+) -> str:
+    """The rows of one episode, for below a `heading`. Observations and actions are read back to the last digit."""
+    rows = []
+    for k, (time, z) in enumerate(zip(times, observations, strict=True)):
+        u = applied[k] if k < len(applied) else [np.nan] * len(actions)
+        if (len(z), len(u)) != (len(states), len(actions)):
+            raise ValueError(
+                f"A row needs {len(states)} states and {len(actions)} actions; sample {k} has {len(z)} and {len(u)}."
+            )
+        numbers = [repr(float(value)) if np.isfinite(value) else "" for value in (*z, *u)]
+        rows.append(_line([str(episode), f"{time:.9g}", *numbers]))
+    return "".join(rows)
+
+
+def _so_far(path: Path | str, states: Sequence[str], actions: Sequence[str]) -> tuple[list[str], int]:
+    """The lines of a file that an episode is to be added to, and that episode's number."""
+    _require_regular(path)
+    before = content(path) if Path(path).exists() else ""
+    if not before.strip():
+        return [heading(states, actions)], 0
+    header = _header(states, actions)
+    if lines(path, before)[0][1] != header:
+        raise ValueError(f"{path} is a log with other columns. Give another name, or move it away.")
+    first, *kept = [line + "\n" for line in before.rstrip().split("\n")]
+    if kept and not before.endswith("\n") and not _is_complete(kept[-1], header):
+        kept.pop()
+    names = [cells[0] for _, cells in lines(path, "".join(kept))]
+    if names and names.count(names[-1]) == 1:
+        kept.pop()
+        names.pop()
+    taken = set(names)
+    return [first, *kept], next(number for number in itertools.count(len(taken)) if str(number) not in taken)
+
+
+def _require_regular(path: Path | str) -> None:
+    """A device may have no end, and a pipe no reader: neither can be a log."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise ValueError(f"{path} cannot be a log: it is not a regular file.")
+
+
+def _is_complete(line: str, header: list[str]) -> bool:
+    """Whether a row has all its numbers. (The last may be cut: that action is not used, since no sample follows.)"""
+    (cells,) = csv.reader([line])
+    try:
+        for cell, name in zip(cells[1:], header[1:], strict=True):
+            number(cell.strip(), "", name)
+    except ValueError:
+        return False
+    return True
+
+
+def _header(states: Sequence[str], actions: Sequence[str]) -> list[str]:
+    return [*COLUMNS, *states, *actions]
+
+
+def _line(cells: list[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()

@@ -1,0 +1,156 @@
+"""Other processes that help one process compute: the starts of a policy search, or the shares of one prediction.
+
+Threads would help less: the optimiser around each computation is Python, of which one thread runs at a time. So a
+helper is a process of its own, which compiles for itself, or finds compiled code in the cache. What comes out does not
+depend on who helps.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, TypeVar
+
+from bayespilco import interrupts
+from bayespilco.core.precision import float64
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def available_cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class WorkerPool:
+    """This process and its helpers. A context manager: leaving it ends the helpers, whatever they are doing."""
+
+    def __init__(self, size: int = 1) -> None:
+        """A pool of `size` processes, this one included. Helpers start when there is something to do for them."""
+        if size < 1:
+            raise ValueError(f"A pool needs at least one worker; given {size}.")
+        self.size = size
+        self._helpers: list[_Helper] = []
+
+    def __enter__(self) -> "WorkerPool":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        for helper in self._helpers:
+            helper.end()
+        self._helpers = []
+
+    @float64
+    def map(
+        self,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        here: Callable[[Item], Result] | None = None,
+    ) -> list[Result]:
+        """The function's results, in the order of the items.
+
+        Args:
+            function: What a helper imports by its name, so defined in a module.
+            items: What can be sent to another process.
+            here: What to do with the items of this process instead: the same, but with somebody watching.
+        """
+        here = here or function
+        waiting = list(enumerate(items))
+        found: dict[int, Result] = {}
+        busy: dict[int, _Helper] = {}
+        idle = self._ready(len(items) - 1)
+        while waiting or busy:
+            while idle and len(waiting) > 1:  # one is for this process
+                number, item = waiting.pop()
+                idle[-1].ask(function, item)
+                busy[number] = idle.pop()
+            if waiting:
+                number, item = waiting.pop(0)
+                found[number] = here(item)
+            for number, helper in list(busy.items()):
+                if waiting and not helper.has_answered:
+                    continue
+                del busy[number]
+                try:
+                    found[number] = helper.answer()
+                    idle.append(helper)
+                except EOFError:  # killed, perhaps for want of memory: its item is done here
+                    helper.end()
+                    self._helpers.remove(helper)
+                    waiting.append((number, items[number]))
+        return [found[number] for number in range(len(items))]
+
+    def _ready(self, wanted: int) -> "list[_Helper]":
+        while len(self._helpers) < min(self.size - 1, wanted):
+            self._helpers.append(_Helper())
+        return list(self._helpers)
+
+
+_CACHE = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+
+
+class _Helper:
+    def __init__(self) -> None:
+        import jax
+
+        context = multiprocessing.get_context("spawn")  # a fork would inherit threads of JAX that are no longer there
+        self._pipe, theirs = context.Pipe()
+        cache = {name: getattr(jax.config, name) for name in _CACHE}
+        self._process = context.Process(target=_serve, args=(theirs, cache), name="helper", daemon=True)
+        with interrupts.withheld():
+            self._process.start()
+        theirs.close()
+
+    def ask(self, function: Callable[[Any], Any], item: Any) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended: asking for its answer will say so
+            self._pipe.send((function, item))
+
+    @property
+    def has_answered(self) -> bool:
+        return self._pipe.poll()
+
+    def answer(self) -> Any:
+        """What it found, or the error that it met; EOFError if it has ended."""
+        try:
+            error, found = self._pipe.recv()
+        except ConnectionResetError as reset:
+            raise EOFError from reset
+        if error is not None:
+            raise error
+        return found
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+
+@float64
+def _serve(pipe: Connection, cache: dict[str, Any]) -> None:
+    import jax
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    for name, value in cache.items():
+        jax.config.update(name, value)
+    while True:
+        try:
+            function, item = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer: tuple[Exception | None, Any] = (None, function(item))
+        except Exception as error:
+            answer = (error, None)
+        pipe.send(answer)
+
+
+def end_with_parent() -> None:
+    """However the parent ends, even by `kill -9`: nothing may go on writing, or computing, when it is gone."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

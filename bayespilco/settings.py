@@ -1,0 +1,92 @@
+"""How to learn: every setting once, with its default, its limits and its help.
+
+The command's options, the arguments of `bayespilco.learn`, and the entries of a run's `config.toml` are made from
+`Settings`. Nothing here needs JAX, so that the command can show its help at once.
+"""
+
+import dataclasses
+from typing import Any
+
+from bayespilco.core.checks import LARGEST_SEED, check_integer
+from bayespilco.core.registry import Registry
+
+METHODS: Registry[Any] = Registry("method")
+TRAININGS: Registry[Any] = Registry("training")
+"""The tables that names are looked up in. `bayespilco.algorithm` fills them."""
+OBJECTIVES: Registry[Any] = Registry("objective")
+"""What policy search may minimise. `bayespilco.control.objective` fills it."""
+STRUCTURES: Registry[str] = Registry("structure")
+"""What may be known of the dynamics beforehand."""
+STRUCTURES.add("free", "free", "Nothing: every state is learned (the paper's).")
+STRUCTURES.add("second-order", "second-order", "Positions follow their rates: the rates alone are learned.")
+STRUCTURES.add("auto", "auto", "second-order if the task has rates and hides a state, else free.")
+
+EXECUTIONS = 100
+"""How often the command executes the final policy."""
+LARGEST_COUNT = 1_000_000
+"""Nobody means more episodes, points or evaluations than this."""
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    table: Registry[Any] | None = None,
+    lowest: int = 1,
+    highest: int = LARGEST_COUNT,
+    no: str | None = None,
+) -> Any:
+    """A field of `Settings`, with everything that is known of it.
+
+    Args:
+        default: Its value if nothing else is said.
+        help: A sentence, shown by the command and by `help(learn)`.
+        table: Where a name has to be found.
+        lowest: The least that a number may be.
+        highest: The most that a number may be.
+        no: For a choice between yes and no, the command's word for no.
+    """
+    known = {"help": help, "table": table, "lowest": lowest, "highest": highest, "no": no}
+    return dataclasses.field(default=default, metadata=known)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How to learn: together with the task, all that the result depends on."""
+
+    method: str = setting("bayes-filter", "How to predict and execute; see `bayespilco methods`.", table=METHODS)
+    episodes: int = setting(11, "Episodes in all, the first with random actions.")
+    seed: int = setting(0, "The same seed gives the same run.", lowest=0, highest=LARGEST_SEED)
+    training: str = setting(
+        "evidence", "How to train the dynamics: evidence, or direct (the paper's).", table=TRAININGS
+    )
+    points: int = setting(50, "Inducing points of the dynamics model.")
+    evaluations: int = setting(150, "Budget of one policy search, in values and gradients.")
+    in_parts: bool = setting(
+        True,
+        "Whether later policy searches predict from parts of the first state's distribution, or from one.",
+        no="whole",
+    )
+    objective: str = setting("expected-cost", "What policy search minimises.", table=OBJECTIVES)
+    structure: str = setting("auto", "What is known of the dynamics: free, second-order, or auto.", table=STRUCTURES)
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, known = getattr(self, field.name), field.metadata
+            if known["table"] is not None:
+                known["table"][value]  # an unknown name is refused with the names there are
+            elif field.type is bool:
+                if value not in (True, False):
+                    raise ValueError(f"{field.name} must be True or False; given {value!r}.")
+                object.__setattr__(self, field.name, bool(value))
+            elif field.type is int:
+                checked = check_integer(value, field.name, known["lowest"], known["highest"])
+                object.__setattr__(self, field.name, checked)
+
+
+def describe(kind: type[Settings] = Settings, indent: str = "") -> str:
+    """The settings as lines of a docstring."""
+    return "\n".join(f"{indent}{field.name}: {field.metadata['help']}" for field in dataclasses.fields(kind))
+
+
+Settings.__doc__ = f"{Settings.__doc__}\n\n    Attributes:\n{describe(Settings, '        ')}\n    "

@@ -1,0 +1,108 @@
+"""The named pieces that a task is made of: states and actions, sensors, references to follow, and a drawing."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+
+class Component(eqx.Module):
+    """One entry of a state or action vector: its name and its unit."""
+
+    name: str = eqx.field(static=True)
+    unit: str = eqx.field(static=True)
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.unit}]" if self.unit else self.name
+
+
+def _weights(given: Mapping[str, float] | Sequence[tuple[str, float]] | str) -> tuple[tuple[str, float], ...]:
+    if isinstance(given, str):
+        return ((given, 1.0),)
+    pairs = given.items() if isinstance(given, Mapping) else given
+    return tuple((str(name), float(weight)) for name, weight in pairs)
+
+
+class Sensor(eqx.Module):
+    """What one sensor reports: `offset + sum of weight * state + noise`, some steps late, now and then.
+
+    Sensor("cart position", "m", of="cart position")
+    Sensor("pole tip", "m", of={"cart position": 1.0, "lean": -0.2}, period=2, dropout=0.1, delay=1)
+    """
+
+    name: str = eqx.field(static=True)
+    unit: str = eqx.field(static=True)
+    of: tuple[tuple[str, float], ...] = eqx.field(static=True, converter=_weights)
+    """The states it measures, by name, with their weights; a name alone is that state."""
+    offset: float = eqx.field(static=True, default=0.0)
+    """What it reports when these states are zero."""
+    period: int = eqx.field(static=True, default=1)
+    """Steps between its samples; the first is at the first step."""
+    dropout: float = eqx.field(static=True, default=0.0)
+    """The probability that a sample is lost."""
+    delay: int = eqx.field(static=True, default=0)
+    """How many steps old a sample is when it is reported."""
+
+    def __check_init__(self) -> None:
+        whole = isinstance(self.period, int) and isinstance(self.delay, int)
+        if not whole or self.period < 1 or self.delay < 0:
+            raise ValueError(
+                f"Sensor {self.name!r}: period must be a whole number of at least 1 and delay one of at least 0; given "
+                f"{self.period} and {self.delay}."
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"Sensor {self.name!r}: dropout must be at least 0 and below 1; given {self.dropout}.")
+        if not self.of or not all(np.isfinite(weight) for _, weight in self.of) or not np.isfinite(self.offset):
+            raise ValueError(f"Sensor {self.name!r} must measure at least one state, with finite weights: {self.of}.")
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.unit}]" if self.unit else self.name
+
+    @classmethod
+    def measuring(cls, state: Component) -> "Sensor":
+        """A sensor of one state, with its name."""
+        return cls(state.name, state.unit, of=((state.name, 1.0),))
+
+
+class Reference(eqx.Module):
+    """A target that the policy sees and follows: a set-point, or a path of one value per step.
+
+    It is a known row of the state, behind the plant's own, so that costs can compare states with it
+    (`control.cost.tracking`). With `std` above zero each episode draws its own level: the policy learns to follow any.
+    """
+
+    name: str = eqx.field(static=True)
+    unit: str = eqx.field(static=True)
+    path: tuple[float, ...] = eqx.field(
+        static=True, converter=lambda given: tuple(float(value) for value in np.ravel(np.asarray(given, dtype=float)))
+    )
+    """The value at each step, 0 to the last; one value alone is a set-point that stays."""
+    std: float = eqx.field(static=True, default=0.0)
+    """How far the level of an episode may be from the path: a standard deviation."""
+
+    def __check_init__(self) -> None:
+        if not self.path or not np.isfinite(self.path).all() or not (np.isfinite(self.std) and self.std >= 0):
+            raise ValueError(
+                f"Reference {self.name!r} needs at least one finite value and a std of at least 0; given {self.path} "
+                f"and {self.std}."
+            )
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.unit}]" if self.unit else self.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Pose:
+    """What a plant looks like in one state: lines in a plane, in metres, for `bayespilco.report` to draw."""
+
+    lines: tuple[np.ndarray, ...]
+    """Each of shape (points, 2)."""
+    goal: tuple[float, float] | None = None
+    """Where the last line's last point should be."""
+
+
+def by_name(components: Sequence[Any]) -> dict[str, int]:
+    """The place of each component, by its name."""
+    return {component.name: place for place, component in enumerate(components)}

@@ -1,0 +1,100 @@
+"""The evidence of a trajectory model by Laplace's method, and the best weights for given hyperparameters.
+
+To first order the whitened innovations `e` of the filter (see `trajectory`) are linear in the weights `w ~ N(0, I)`,
+with Jacobian `J`. So the weights have the posterior `N(w*, (I + J'J)^-1)`, and the data the evidence
+
+    -log p(z) = 1/2 |e|^2 + sum_t log |S_t|^1/2 + 1/2 |w*|^2 + 1/2 log |I + J'J| + constants
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.scipy.linalg as jsl
+import numpy as np
+from jaxtyping import Array, Float
+
+from bayespilco.core.compilation import compiled
+from bayespilco.model.episode import Trials
+from bayespilco.training.trajectory import Layout, Parameters, build, filter_trials
+
+PRIOR = {"length_scale": (2.0, 1.0), "signal": (0.3, 1.5), "sensor": (0.1, 2.0), "process": (0.01, 2.0)}
+"""Weak log-normal priors (median in units of the data's spread, standard deviation of the logarithm): what the data say
+nothing about stays within reason. Two standard deviations of the noises span a factor of 50 each way."""
+
+
+@compiled
+def negative_log_evidence(p: Parameters, layout: Layout, trials: Trials) -> Float[Array, ""]:
+    """-log p(z), approximately, with the priors of the hyperparameters."""
+    found = filter_trials(build(p, layout), trials)
+    root = jnp.linalg.cholesky(jnp.eye(p.weights.size) + found.gram)
+    constant = jnp.sum(trials.observed) * jnp.log(2 * jnp.pi) / 2
+    fit = jnp.sum(found.white**2) / 2 + found.log_det + constant
+    complexity = jnp.sum(p.weights**2) / 2 + jnp.sum(jnp.log(jnp.diag(root)))
+    return fit + complexity + _prior(p)
+
+
+def _prior(p: Parameters) -> Float[Array, ""]:
+    values = {
+        "length_scale": p.log_length_scales,
+        "signal": p.log_signal,
+        "sensor": p.log_sensor,
+        "process": p.log_process,
+    }
+    return sum(
+        (jnp.sum(((value - np.log(PRIOR[name][0])) / PRIOR[name][1]) ** 2) / 2 for name, value in values.items()),
+        jnp.zeros(()),
+    )
+
+
+class Linearised(eqx.Module):
+    """The problem linearised at given weights."""
+
+    value: Float[Array, ""]
+    """1/2 |e|^2 + sum log |S|^1/2 + 1/2 |w|^2."""
+    step: Float[Array, "output basis"]
+    """The Gauss-Newton step."""
+    root: Float[Array, "weights weights"]
+    """Lower Cholesky factor of `I + J'J`."""
+    states: Float[Array, "trials times state"]
+    """What the filter believes."""
+
+
+@compiled
+def linearise(p: Parameters, layout: Layout, trials: Trials) -> Linearised:
+    found = filter_trials(build(p, layout), trials)
+    J, w = found.jacobian, p.weights.reshape(-1)
+    root = jnp.linalg.cholesky(jnp.eye(w.shape[0]) + found.gram)
+    step = -jsl.cho_solve((root, True), J.T @ found.white + w)
+    value = jnp.sum(found.white**2) / 2 + found.log_det + jnp.sum(w**2) / 2
+    return Linearised(value, step.reshape(p.weights.shape), root, found.states)
+
+
+def settle(p: Parameters, easy: Parameters, layout: Layout, trials: Trials) -> Parameters:
+    """The best weights for given hyperparameters, by Gauss-Newton.
+
+    First with noises at least those of an `easy` start: the more noise is allowed, the more the filter follows the
+    data and the nearer the problem is to a linear regression, whatever the weights it begins with.
+    """
+    with_noise = eqx.tree_at(
+        lambda q: (q.log_sensor, q.log_process),
+        p,
+        (jnp.maximum(p.log_sensor, easy.log_sensor), jnp.maximum(p.log_process, easy.log_process)),
+    )
+    rough = _gauss_newton(with_noise, layout, trials)
+    return _gauss_newton(eqx.tree_at(lambda q: q.weights, p, rough.weights), layout, trials)
+
+
+def _gauss_newton(p: Parameters, layout: Layout, trials: Trials, iterations: int = 10) -> Parameters:
+    here = linearise(p, layout, trials)
+    for _ in range(iterations):
+        for length in (1.0, 0.3, 0.1, 0.03, 0.01):
+            tried = eqx.tree_at(lambda q: q.weights, p, p.weights + length * here.step)
+            there = linearise(tried, layout, trials)
+            if float(there.value) < float(here.value):
+                break
+        else:
+            return p
+        gain = float(here.value) - float(there.value)
+        p, here = tried, there
+        if gain < 0.05:  # nats
+            break
+    return p

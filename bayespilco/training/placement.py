@@ -1,0 +1,89 @@
+"""Units from the data, and inducing points among the inputs that the data visit."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bayespilco.core.features import AngleFeatures
+from bayespilco.core.gaussian import Gaussian
+from bayespilco.model.episode import Trials
+from bayespilco.model.sensors import Sensors
+from bayespilco.model.structure import Structure
+from bayespilco.training.guesses import Guesses
+from bayespilco.training.trajectory import Layout
+
+FIRST_LENGTH_SCALE = 2.0
+"""Of the kernel that the first points are placed with, in units of the inputs' spread."""
+
+
+def place(
+    trials: Trials,
+    guesses: Guesses,
+    features: AngleFeatures,
+    structure: Structure,
+    sensors: Sensors,
+    initial: Gaussian,
+    points: int,
+    states: Float[Array, "trials times state"] | None = None,
+    lengths: Float[np.ndarray, "output input"] | None = None,
+) -> Layout:
+    """Units from the guessed states, and inducing points at these, or at the `states` that a filter believes.
+
+    Args:
+        lengths: The kernel's length-scales, in the data's units, to place the points by.
+    """
+    h = guesses.inputs(trials, features)
+    n = structure.plant_states
+    at = h if states is None else guesses.inputs_at(np.asarray(states)[..., :n], trials, features)
+    centre, scale = h.mean(axis=0), _spread(h)
+    state_scale = _spread(guesses.rows[:, :-1][guesses.usable][:, :n])
+    layout = Layout(
+        features,
+        structure,
+        sensors.with_noise(_sensor_spread(trials, guesses) ** 2),
+        initial,
+        jnp.asarray(centre),
+        jnp.asarray(scale),
+        jnp.asarray(state_scale),
+        jnp.zeros((points, features.size)),
+    )
+    used = layout.kernel_inputs
+    scaled = (at - centre) / scale
+    lengths = np.full((1, len(used)), FIRST_LENGTH_SCALE) if lengths is None else (lengths / scale)[:, used]
+    chosen = scaled[spread_out(scaled[:, used], lengths, points)]
+    # Too few distinct inputs: the rest of the points go where no data are, each on its own, and say nothing.
+    far = 1e3 * (1 + np.arange(points - len(chosen)))[:, None] * np.ones(features.size)
+    return layout.with_points(jnp.asarray(np.concatenate([chosen, far])))
+
+
+def _spread(values: Float[np.ndarray, "points dim"]) -> Float[np.ndarray, " dim"]:
+    """Standard deviations; 1 for what is constant."""
+    centre, spread = values.mean(axis=0), values.std(axis=0)
+    return np.where(spread > 1e-9 * np.maximum(np.abs(centre), 1e-3), spread, 1.0)
+
+
+def _sensor_spread(trials: Trials, guesses: Guesses) -> Float[np.ndarray, " sensor"]:
+    """The spread of each sensor's readings, at the steps that are learned from."""
+    z, seen = np.asarray(trials.observations)[:, :-1], np.asarray(trials.observed)[:, :-1] & guesses.usable[..., None]
+    return np.array([_spread(z[..., k][seen[..., k]][:, None])[0] for k in range(z.shape[-1])])
+
+
+def spread_out(
+    inputs: Float[np.ndarray, "inputs dim"], lengths: Float[np.ndarray, "output dim"], points: int
+) -> list[int]:
+    """Greedily, each point where those before it explain the kernel least (pivoted Cholesky, summed over outputs)."""
+    left = np.ones((len(lengths), len(inputs)))
+    factors = np.zeros((len(lengths), len(inputs), points))
+    chosen: list[int] = []
+    while len(chosen) < min(points, len(inputs)):
+        pivot, k = int(np.argmax(left.sum(axis=0))), len(chosen)
+        if left[:, pivot].max() < 1e-8:
+            break
+        chosen.append(pivot)
+        for output, length in enumerate(lengths):
+            column = np.exp(-np.sum(((inputs - inputs[pivot]) / length) ** 2, axis=1) / 2)
+            column -= factors[output, :, :k] @ factors[output, pivot, :k]
+            factors[output, :, k] = column / np.sqrt(max(left[output, pivot], 1e-12))
+            left[output] = np.maximum(left[output] - factors[output, :, k] ** 2, 0)
+        left[:, pivot] = 0
+    return chosen

@@ -1,0 +1,131 @@
+"""Policy search: the budget to the letter, the best policy kept, and what happens when a prediction diverges."""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from bayespilco.control.objective import Objective
+from bayespilco.control.policy import LinearPolicy
+from bayespilco.control.prediction import Filtered, MostLikely, Prediction
+from bayespilco.control.problem import Problem
+from bayespilco.control.search import improve, search
+from bayespilco.core.optimise import Reason
+from tests.small_run import small_run
+
+RUN = small_run(1)
+TASK = RUN.task
+PROBLEM = Problem(Filtered(), RUN.dynamics, TASK.initial, TASK.cost, TASK.steps)
+
+
+def _policy(gain: float = 0.0) -> LinearPolicy:
+    return LinearPolicy([[gain, 0.0]], [0.1], TASK.policy_features, TASK.action_limits)
+
+
+def test_budget_is_hard_and_the_best_is_kept() -> None:
+    calls: list[tuple[int, float]] = []
+    found = improve(_policy(), PROBLEM, evaluations=4, on_evaluation=lambda n, cost: calls.append((n, cost)))
+    assert [n for n, _ in calls] == [1, 2, 3, 4] and found.evaluations == 4
+    assert found.stopped is Reason.BUDGET
+    assert found.cost == min(cost for _, cost in calls)
+    assert np.isclose(PROBLEM.value(found.policy), found.cost, rtol=1e-12)
+    assert (np.diff(found.history) <= 0).all()
+    assert np.array_equal(found.policy.limits, TASK.action_limits)  # a bound is not a parameter
+
+
+def test_search_ends_at_a_flat_place_and_says_so() -> None:
+    found = improve(_policy(), PROBLEM, evaluations=200)
+    assert found.cost < 0.5 * PROBLEM.value(_policy())
+    assert found.stopped is Reason.CONVERGED
+    slope = PROBLEM.value_and_gradient(found.policy)[1]
+    assert isinstance(slope, LinearPolicy) and np.abs(slope.matrix).max() < 1e-3
+
+
+def test_curvature_is_that_of_bfgs_and_worth_evaluations() -> None:
+    """The estimate is SciPy's own, which it tells when it ends by itself; a search that begins with it needs fewer."""
+    found = improve(_policy(), PROBLEM, evaluations=200)
+    flat, unravel = ravel_pytree(_policy())
+
+    def objective(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slope = PROBLEM.value_and_gradient(unravel(jnp.asarray(parameters)))
+        return float(value), np.asarray(ravel_pytree(slope)[0])
+
+    result = scipy.optimize.minimize(objective, np.asarray(flat), jac=True, method="BFGS", options={"gtol": 1e-4})
+    # Ours has seen one step more: SciPy's does not count the one that it ends with.
+    assert np.allclose(found.curvature, result.hess_inv, rtol=0, atol=0.05 * np.abs(result.hess_inv).max())
+
+    nearby = unravel(ravel_pytree(found.policy)[0] * 1.1)
+    without = improve(nearby, PROBLEM, evaluations=4)
+    knowing = improve(nearby, PROBLEM, evaluations=4, curvature=found.curvature)
+    assert knowing.cost - found.cost < 0.5 * (without.cost - found.cost)
+
+
+def test_search_starts_from_the_earlier_policy_that_the_model_thinks_best_of() -> None:
+    good = improve(_policy(), PROBLEM, evaluations=30).policy
+    progress: list[float] = []
+    found = search(PROBLEM, [good, _policy(3.0)], [], evaluations=1, on_progress=lambda done, _: progress.append(done))
+    assert np.isclose(found.cost, PROBLEM.value(good), rtol=1e-12) and progress == [1.0]
+
+
+def test_several_searches_are_no_worse_than_one() -> None:
+    one = search(PROBLEM, [_policy(3.0)], [], evaluations=6)
+    several = search(PROBLEM, [_policy(3.0)], [_policy(-0.5), _policy()], evaluations=6)
+    assert several.cost <= one.cost
+
+
+def test_widened_cost_has_a_gradient_where_the_narrow_one_has_none() -> None:
+    state = jnp.array([3.0, 0.0])
+    assert 1 - TASK.cost(state) < 1e-12 < 1e-3 < 1 - TASK.cost.widened(3.0)(state)
+
+
+def test_diverging_prediction_costs_one_per_step_and_keeps_finite_gradients() -> None:
+    """An unstable model: after a few steps the prediction has left every plausible range."""
+    gp = RUN.dynamics.gp
+    unstable = eqx.tree_at(lambda d: d.gp.slope, RUN.dynamics, gp.slope.at[0, 0].set(50.0))
+    problem = PROBLEM._replace(predictor=MostLikely(), dynamics=unstable)
+    value, gradient = problem.value_and_gradient(_policy())
+    assert TASK.steps * 0.8 < float(value) <= TASK.steps + 1
+    assert np.isfinite(np.asarray(gradient.offset)).all()
+    filtered = float(problem._replace(predictor=Filtered()).value(_policy()))
+    assert TASK.steps * 0.8 < filtered <= TASK.steps + 1
+
+
+class _Vanishing(Objective):
+    """Not finite when the last action is pushed above 0.3."""
+
+    averages: ClassVar[bool] = True
+
+    def __call__(self, prediction: Prediction) -> Float[Array, ""]:
+        return prediction.total_cost + jnp.where(prediction.action_mean[-1, 0] > 0.3, jnp.nan, 0.0)
+
+
+def test_a_policy_whose_prediction_is_not_finite_keeps_its_place_at_the_worst_cost() -> None:
+    calls: list[tuple[int, float]] = []
+    problem = PROBLEM._replace(objective=_Vanishing())
+    policy = LinearPolicy([[0.0, 0.0]], [1.0], TASK.policy_features, TASK.action_limits)
+    found = improve(policy, problem, evaluations=5, on_evaluation=lambda *call: calls.append(call))
+    assert found.stopped is Reason.NOT_FINITE and found.evaluations == 1
+    assert found.cost == problem.worst == TASK.steps + 1 and calls == [(1, found.cost)]
+    assert found.policy is policy and np.array_equal(found.curvature, np.eye(4))
+    other = improve(_policy(), problem, evaluations=5).cost
+    assert search(problem, [policy, _policy()], [], evaluations=5).cost <= other, "it does not spoil the search"
+
+
+def test_a_search_turns_back_where_predictions_are_not_finite() -> None:
+    """From a finite policy the search has to pass the forbidden ones, and ends at a finite policy that is better."""
+    problem = PROBLEM._replace(objective=_Vanishing())
+    found = improve(_policy(), problem, evaluations=30)
+    assert np.isfinite(found.history).all() and found.cost < problem.value(_policy())
+    assert np.isclose(found.cost, problem.value(found.policy), rtol=1e-12)
+
+
+def test_nothing_to_start_from() -> None:
+    with pytest.raises(ValueError, match="policy to start from"):
+        search(PROBLEM, [], [])
+    with pytest.raises(ValueError, match=r"at least one evaluation; given 0"):
+        improve(_policy(), PROBLEM, evaluations=0)
