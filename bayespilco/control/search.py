@@ -6,8 +6,13 @@ most valleys are bad ones, because almost every gradient vanishes. The strategy 
 - Several searches start from different policies, and the one with the lowest predicted cost is kept.
 - A search may start in a wider version of the problem, which has fewer valleys, and then narrow it.
 - At the end the search continues on split predictions, which take many times as long and are much more accurate.
+
+Moments can be wrong about which of two policies is better: what they describe is not Gaussian. So a judge may be handed
+in, such as the cost on plants drawn from the model. Then moments say which way to go, and the judge says which of the
+policies found is kept.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -31,7 +36,16 @@ single one by heart."""
 WIDENING = 3.0
 """How much wider the cost of the wider problem is: about 0.3 m instead of 0.1 m on the cart-pole."""
 
+FINALISTS = 2
+"""How many policies are refined on split predictions if there is a judge to choose between them afterwards."""
+
+WORTH_REFINING = 0.6
+"""Policies are refined only if the judge puts the best of them below this share of the highest cost. As long as the
+model knows of no way to the goal, there is nothing to refine."""
+
 Curvature = Float[np.ndarray, "parameters parameters"]
+Judge = Callable[[Sequence[Policy]], Sequence[float]]
+"""What each of some policies costs, by a better measure than the prediction that they were optimised on."""
 
 
 class Improvement(eqx.Module):
@@ -100,6 +114,7 @@ def search(
     evaluations: int = 150,
     split_evaluations: int = 0,
     refined: Sequence[Policy] = (),
+    judge: Judge | None = None,
     workers: Mapper = SERIAL,
     on_progress: Callable[[float, float], object] | None = None,
 ) -> Improvement:
@@ -119,6 +134,7 @@ def search(
         evaluations: The budget of each search in the narrow problem. In the wide problem it is a third of that.
         split_evaluations: The budget on each of the `SPLITS` splits; 0: no split predictions.
         refined: Earlier policies that were refined on split predictions.
+        judge: Says which policies are refined, and which one is kept; None: the predicted cost does.
         on_progress: Called with the fraction done and the best cost so far.
 
     Returns:
@@ -136,8 +152,11 @@ def search(
         progress.finished += 1
         return found
 
-    best = min(workers.map(_descend, descents, watched), key=lambda each: each.cost)
+    found = workers.map(_descend, descents, watched)
     progress.finished = len(descents)
+    if judge is not None:
+        return _judged(problem, found, splits, refined, split_evaluations, judge, workers, progress)
+    best = min(found, key=lambda each: each.cost)
     return _refine(best, splits, refined, split_evaluations, workers, progress)
 
 
@@ -157,6 +176,41 @@ def _first_descents(
         if earlier:
             descents.append(_Descent(earlier[-1], [(wide, third), (problem, evaluations)]))
     return descents
+
+
+def _judged(
+    problem: Problem,
+    found: Sequence[Improvement],
+    splits: Sequence[Problem],
+    earlier: Sequence[Policy],
+    evaluations: int,
+    judge: Judge,
+    workers: Mapper,
+    progress: "_Progress",
+) -> Improvement:
+    """Refine the policies that the judge puts first, and keep the one that it puts first in the end.
+
+    Earlier policies compete, and so do those that were not refined: a refinement may overfit the few splits it sees.
+    """
+    candidates = [*found, *(_as_found(policy, problem) for policy in earlier)]
+    costs = list(judge([each.policy for each in candidates]))
+    if splits and min(costs) < WORTH_REFINING * problem.worst:
+        stages = [(split, evaluations) for split in splits]
+        finalists = [candidates[i] for i in np.argsort(costs)[:FINALISTS]]
+        descents = [_Descent(each.policy, stages, each.curvature) for each in finalists]
+        refined = workers.map(_descend, descents, lambda each: _descend(each, progress.within(evaluations)))
+        candidates += refined
+        costs += judge([each.policy for each in refined])
+    best = candidates[int(np.argmin(costs))]
+    if splits and best.problem.components is None:  # its prediction should be as accurate as that of the others
+        best = dataclasses.replace(best, problem=splits[0], cost=splits[0].value(best.policy))
+    return best
+
+
+def _as_found(policy: Policy, problem: Problem) -> Improvement:
+    """An earlier policy as the result of a search that has not begun."""
+    size = ravel_pytree(policy)[0].size
+    return Improvement(policy, problem, problem.value(policy), 0, Reason.BUDGET, np.zeros(0), np.eye(size))
 
 
 def _refine(
@@ -206,14 +260,15 @@ class _Descent(NamedTuple):
     policy: Policy
     stages: list[tuple[Problem, int]]
     curvature: Curvature | None = None
-    """For the last stage."""
+    """Handed on from stage to stage; None: every stage begins without."""
 
 
 def _descend(descent: _Descent, on_evaluation: Callable[[int, float], object] | None = None) -> Improvement:
     """Improve through all stages. Progress is reported for the last one."""
     policy, stages, curvature = descent
     for problem, evaluations in stages[:-1]:
-        policy = improve(policy, problem, evaluations=evaluations).policy
+        found = improve(policy, problem, evaluations=evaluations, curvature=curvature)
+        policy, curvature = found.policy, None if curvature is None else found.curvature
     problem, evaluations = stages[-1]
     return improve(policy, problem, evaluations=evaluations, curvature=curvature, on_evaluation=on_evaluation)
 

@@ -52,6 +52,8 @@ from bayespilco.training.evidence import EvidenceFit
 
 STRUCTURE: Kind = "free"
 """The paper's: every state is learned."""
+SELECTION = "prediction"
+"""The paper's: the policy with the lowest predicted cost is executed."""
 COLLECTOR = "pilco"
 """The method that collects the common data, as in the paper (and from one Gaussian, as there)."""
 
@@ -195,6 +197,7 @@ def collect(study: Study, seed: int, directory: Path, workers: int = 1) -> None:
             points=study.collecting_points,
             evaluations=study.collecting,
             in_parts=False,
+            selection=SELECTION,
             structure=STRUCTURE,
             out=data,
             callbacks=[note],
