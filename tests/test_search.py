@@ -1,5 +1,6 @@
 """Policy search: the budget to the letter, the best policy kept, and what happens when a prediction diverges."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import equinox as eqx
@@ -11,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from bayespilco.control.objective import Objective
-from bayespilco.control.policy import LinearPolicy
+from bayespilco.control.policy import LinearPolicy, Policy
 from bayespilco.control.prediction import Filtered, MostLikely, Prediction
 from bayespilco.control.problem import Problem
 from bayespilco.control.search import improve, search
@@ -76,6 +77,37 @@ def test_several_searches_are_no_worse_than_one() -> None:
     one = search(PROBLEM, [_policy(3.0)], [], evaluations=6)
     several = search(PROBLEM, [_policy(3.0)], [_policy(-0.5), _policy()], evaluations=6)
     assert several.cost <= one.cost
+
+
+def test_a_judge_has_the_last_word() -> None:
+    """Whatever moments say: of the policies found, of the earlier ones, and of the refined ones."""
+    good = improve(_policy(), PROBLEM, evaluations=30).policy
+    for liked in (good, _policy(3.0)):
+        seen: list[int] = []
+
+        def judge(policies: Sequence[Policy], liked: Policy = liked, seen: list[int] = seen) -> list[float]:
+            seen.append(len(policies))
+            return [0.0 if policy is liked else 1.0 for policy in policies]
+
+        found = search(PROBLEM, [_policy()], [], evaluations=2, refined=[good, _policy(3.0), liked], judge=judge)
+        assert found.policy is liked and found.cost == PROBLEM.value(liked) and seen == [4]
+
+
+def test_policies_are_refined_where_the_judge_sees_a_way_to_the_goal() -> None:
+    rivals = [_policy(0.3), _policy(0.5)]
+    for share, refined in ((0.9, 0), (0.3, 2)):
+        judged: list[int] = []
+
+        def judge(policies: Sequence[Policy], share: float = share, judged: list[int] = judged) -> list[float]:
+            judged.append(len(policies))
+            return [share * PROBLEM.worst - len(judged)] * len(policies)
+
+        budgets = {"evaluations": 2, "split_evaluations": 1}
+        found = search(PROBLEM, [_policy()], [], **budgets, refined=rivals, judge=judge)
+        assert judged == [3, refined][: 1 + (refined > 0)]
+        # Refined or not, what is returned is predicted from a split first state.
+        assert found.problem.components is not None
+        assert np.isclose(found.cost, found.problem.value(found.policy), rtol=1e-12)
 
 
 def test_widened_cost_has_a_gradient_where_the_narrow_one_has_none() -> None:
