@@ -497,6 +497,46 @@ def export(
 
 
 @app.command(
+    epilog="""**Examples**
+
+- `bayespilco play runs/first`: writes runs/first/playground.html
+- `bayespilco play runs/first --episode 4 --out early.html`: the controller as it was after five episodes
+- `bayespilco play study`: the four methods of `bayespilco reproduce --out study`, side by side"""
+)
+def play(
+    directory: Annotated[Path, typer.Argument(help="The directory of a run, or of a study made by `reproduce`.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write.", show_default="DIRECTORY/playground.html")
+    ] = None,
+    episode: Annotated[
+        int | None, typer.Option(min=0, help="Learned after which episode, counted from 0.", show_default="the last")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Which data set of a study.", show_default="the first")
+    ] = None,
+    task: TaskOption = None,
+) -> None:
+    """Write a page in which the learned controller runs live on the simulated plant, to be pushed and disturbed."""
+    from bayespilco.deploy.files import write
+    from bayespilco.experiments.playing import is_study, of_study
+    from bayespilco.report import playground
+    from bayespilco.runs import Run
+    from bayespilco.runs.directory import PLAYGROUND
+
+    if is_study(directory):
+        if episode is not None or task is not None:
+            raise ValueError(f"{directory} is a study: --episode and --task are for runs.")
+        page = of_study(directory, seed)
+    else:
+        if seed is not None:
+            raise ValueError(f"{directory} is not a study: --seed is for studies.")
+        page = playground.of_run(Run.load(directory, task), -1 if episode is None else episode)
+    path = out or directory / PLAYGROUND
+    write(path, page.encode())
+    print(f"{path}: {len(page.encode()) / 1e6:.2g} MB; open it in a browser.")
+
+
+@app.command(
     "inspect",
     epilog="""**Example**
 
