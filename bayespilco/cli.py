@@ -8,7 +8,7 @@ import operator
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -18,7 +18,7 @@ from rich.console import Console
 
 from bayespilco import interrupts, startup
 from bayespilco.interrupts import EXIT_INTERRUPTED
-from bayespilco.settings import EXECUTIONS, Settings
+from bayespilco.settings import EXECUTIONS, Settings, Thresholds
 from bayespilco.version import VERSION
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False
 )
 
-EXIT_FAILED, EXIT_USAGE = 1, 2
+EXIT_FAILED, EXIT_USAGE, EXIT_NO_GO = 1, 2, 3
 
 TensorBoardOption = Annotated[
     bool, typer.Option("--tensorboard", help="Write TensorBoard's files too (extra `tensorboard`).")
@@ -51,6 +51,15 @@ DropoutOption = Annotated[
     typer.Option(help="The probability that a sample is lost, of each sensor on its own.", show_default="the task's"),
 ]
 NoiseOption = Annotated[float | None, typer.Option(help="How many times the task's sensor noise.", show_default="1")]
+LimitOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="STATE=LOW:HIGH",
+        help='What a state must not exceed: "cart position=-0.5:0.5". May be repeated.',
+        show_default="the task's",
+    ),
+]
 NoCacheOption = Annotated[
     bool,
     typer.Option("--no-cache", envvar=startup.NO_CACHE, help="Do not keep compiled code for the next run."),
@@ -71,15 +80,16 @@ TaskOption = Annotated[
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def with_settings(kind: type[Settings], *, without: Sequence[str] = ()) -> Callable[[Command], Command]:
-    """Give a command an option for each setting, but those `without`, in place of its `**settings`.
+def with_settings(*kinds: type[Any], without: tuple[str, ...] = ()) -> Callable[[Command], Command]:
+    """Give a command an option for each setting of some kinds, in place of its `**settings`.
 
     An option that is left out is None: its value is that of the configuration file, or else the default.
     """
 
     def change(function: Command) -> Command:
         first, *rest = inspect.signature(function).parameters.values()
-        options = [_option(field) for field in dataclasses.fields(kind) if field.name not in without]
+        fields = [field for kind in kinds for field in dataclasses.fields(kind)]
+        options = [_option(field) for field in fields if field.name not in without]
         changed = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in rest[:-1]]
         function.__signature__ = inspect.Signature([first, *options, *changed])  # type: ignore[attr-defined]
         function.__annotations__ = {each.name: each.annotation for each in (first, *options, *changed)}
@@ -166,7 +176,7 @@ def bayespilco(
 goes on, and evaluation.json, costs.png, learning.png, states.png, poses.png and motion.gif at the end. However learning
 was interrupted, `bayespilco resume` goes on from there."""
 )
-@with_settings(Settings)
+@with_settings(Settings, Thresholds)
 def learn(
     task: Annotated[
         str,
@@ -187,6 +197,7 @@ def learn(
     delay: DelayOption = None,
     dropout: DropoutOption = None,
     noise: NoiseOption = None,
+    limit: LimitOption = None,
     workers: WorkersOption = None,
     tensorboard: TensorBoardOption = False,
     no_cache: NoCacheOption = False,
@@ -211,12 +222,13 @@ def learn(
         found = found._replace(task=kept.task)  # the same again has the same sensors and delays
     names = None if sensors is None else [name.strip() for name in sensors.split(",")]
     found = found._replace(task=found.task.varied(names, delay, dropout, noise))
+    if limit:
+        found = found._replace(task=found.task.with_limits(_limits(limit)))
     if repeated and found.task.name != asked.task:
         raise ValueError(f"{task} is of the task {asked.task!r}; given {found.task.name!r}.")
     if from_data is None and repeated and (logged := Path(task).parent / runs.LOGGED).exists():
         from_data = logged  # the same again begins with the same data
-    given = {name: value for name, value in settings.items() if value is not None}
-    chosen = dataclasses.replace(asked.settings, **given)
+    chosen, thresholds = _chosen(settings, asked.settings), _chosen(settings, asked.thresholds)
     path = out or Path("runs") / f"{found.task.name}-{chosen.method}-{chosen.seed}"
     _report(
         runs.learn,
@@ -228,8 +240,33 @@ def learn(
         force=force,
         from_data=from_data,
         executions=asked.executions if executions is None else executions,
+        thresholds=thresholds,
         **dataclasses.asdict(chosen),
     )
+
+
+Chosen = TypeVar("Chosen", Settings, Thresholds)
+
+
+def _chosen(given: dict[str, Any], asked: Chosen) -> Chosen:
+    """What was asked for, with those of the options that were given."""
+    names = [field.name for field in dataclasses.fields(asked)]
+    return dataclasses.replace(asked, **{n: given[n] for n in names if given.get(n) is not None})
+
+
+def _limits(given: list[str]) -> dict[str, tuple[float | None, float | None]]:
+    """From `cart position=-0.5:0.5`, or `speed=:2`, to the limits of a task."""
+    found: dict[str, tuple[float | None, float | None]] = {}
+    for each in given:
+        name, _, ends = each.rpartition("=")
+        low, colon, high = ends.partition(":")
+        try:
+            if not (name.strip() and colon):
+                raise ValueError
+            found[name.strip()] = (float(low) if low.strip() else None, float(high) if high.strip() else None)
+        except ValueError:
+            raise ValueError(f"--limit is STATE=LOW:HIGH, such as 'cart position=-0.5:0.5'; given {each!r}.") from None
+    return found
 
 
 @app.command(
@@ -239,6 +276,7 @@ def learn(
 - `bayespilco resume runs/first --episodes 20`: a run that needs more episodes than it was given
 - `bayespilco resume runs/tanks --task tanks.py:task`: a task of your own, whose code a run does not keep"""
 )
+@with_settings(Thresholds)
 def resume(
     directory: Annotated[Path, typer.Argument(help="The directory of a run, what was `--out`.")],
     task: TaskOption = None,
@@ -248,13 +286,18 @@ def resume(
     workers: WorkersOption = None,
     tensorboard: TensorBoardOption = False,
     no_cache: NoCacheOption = False,
+    **settings: Any,
 ) -> None:
     """Go on with an interrupted run, to the same result as if it had not been interrupted."""
     if not no_cache:
         startup.keep_compiled_code()
     from bayespilco import runs
 
-    _report(functools.partial(runs.resume, directory), task, directory, tensorboard, workers, episodes=episodes)
+    thresholds = None
+    if any(value is not None for value in settings.values()):
+        thresholds = _chosen(settings, runs.Config.read(directory / "config.toml").thresholds)
+    function = functools.partial(runs.resume, directory, thresholds=thresholds)
+    _report(function, task, directory, tensorboard, workers, episodes=episodes)
 
 
 def _report(
@@ -288,6 +331,11 @@ def _report(
     except runs.Interrupted as end:
         print(f"Interrupted. {end.sentence}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    if pictures is None and not runs.is_finished(path):
+        sentence = runs.read_certificate(path)["sentence"]
+        print(f"Stopped before the next trial. {sentence}", file=sys.stderr)
+        print(f"To go on all the same: bayespilco resume {path} --whatever-happens", file=sys.stderr)
+        raise typer.Exit(EXIT_NO_GO)
     if pictures is None:
         print(f"Nothing to do: the run in {path} is finished, with {len(run.records)} episodes.")
         return
@@ -534,6 +582,44 @@ def play(
     path = out or directory / PLAYGROUND
     write(path, page.encode())
     print(f"{path}: {len(page.encode()) / 1e6:.2g} MB; open it in a browser.")
+
+
+@app.command(
+    epilog="""**Examples**
+
+- `bayespilco check runs/first`: may the policy that was learned be executed?
+- `bayespilco check runs/first --limit "cart position=-0.5:0.5" --most-exceeding 0.01`: will it stay on the track?
+
+The certificate is printed, and written to certificate.json in the directory. The exit code is 0 for GO and 3 for
+NO GO."""
+)
+@with_settings(Thresholds, without=("stop_unless_go",))
+def check(
+    directory: Annotated[Path, typer.Argument(help="The directory of a run.")],
+    limit: LimitOption = None,
+    task: TaskOption = None,
+    no_cache: NoCacheOption = False,
+    **settings: Any,
+) -> None:
+    """Say what the policy of a run will do, how sure that is, and whether its model deserves to be believed."""
+    if not no_cache:
+        startup.keep_compiled_code()
+    from bayespilco import runs
+    from bayespilco.runs.directory import write_certificate
+
+    run = runs.Run.load(directory, task)
+    if limit:
+        run = dataclasses.replace(run, task=run.task.with_limits(_limits(limit)))
+    asked = _chosen(settings, runs.Config.read(directory / "config.toml").thresholds)
+    console = Console(highlight=False)
+    with console.status("simulating the policy on plants drawn from the model"):
+        certificate = run.certificate(asked)
+    for line in certificate.lines():
+        console.print(line, markup=False)
+    console.print(certificate.sentence, markup=False, style="bold")
+    console.print(f"Written: {write_certificate(directory, certificate)}", soft_wrap=True, markup=False)
+    if not certificate.go:
+        raise typer.Exit(EXIT_NO_GO)
 
 
 @app.command(

@@ -111,7 +111,7 @@ def execute(task: Task, rig: Rig, executor: Executor, seed: int) -> Episode:
         raise PlantStopped(recording)
     z, u = np.array(recording.observations), np.array(recording.actions[: times - 1])
     states = np.array(recording.states) if recording.states else None
-    rows = _rows(task, z, u, states)
+    rows = episode_rows(task, z, u, states)
     costs = episode_costs(task, rows, jnp.asarray(u))
     left = task.steps + 1 - times
     return Episode(
@@ -139,7 +139,7 @@ def _agent(task: Task, executor: Executor, seed: int) -> Agent:
     raise ValueError(f"A {type(executor).__name__} cannot run on a real plant; it is neither random nor a policy.")
 
 
-def _rows(task: Task, z: np.ndarray, u: np.ndarray, states: np.ndarray | None) -> Float[Array, "times row"]:
+def episode_rows(task: Task, z: np.ndarray, u: np.ndarray, states: np.ndarray | None) -> Float[Array, "times row"]:
     """All rows of the state in an episode: by the true states if they are known, else by what the sensors said.
 
     A missing value is the last one seen. A state that no sensor tells directly counts as it was expected at first.
@@ -171,7 +171,7 @@ def with_logged(task: Task, path: Path | str) -> Task:
             warnings.warn(sentence, stacklevel=3)
     episodes = []
     for z, u in read:
-        rows = _rows(task, z, u, None)
+        rows = episode_rows(task, z, u, None)
         costs = episode_costs(task, rows, jnp.asarray(u))
         episodes.append(Episode(jnp.asarray(z), jnp.asarray(u), None, costs, at_goal(task, rows)))
     return dataclasses.replace(task, logged=tuple(episodes))

@@ -93,6 +93,37 @@ class Reference(eqx.Module):
         return f"{self.name} [{self.unit}]" if self.unit else self.name
 
 
+class Limit(eqx.Module):
+    """What a state must not exceed: the end of a track, a speed."""
+
+    name: str = eqx.field(static=True)
+    """Of the state."""
+    low: float = eqx.field(static=True, default=-np.inf, converter=lambda end: -np.inf if end is None else float(end))
+    high: float = eqx.field(static=True, default=np.inf, converter=lambda end: np.inf if end is None else float(end))
+    """The ends of the range. Infinite where there is none."""
+
+    def __check_init__(self) -> None:
+        if not self.low < self.high:
+            raise ValueError(f"The limits of {self.name!r} must be a lowest below a highest; given {self}.")
+        if not (np.isfinite(self.low) or np.isfinite(self.high)):
+            raise ValueError(f"The limits of {self.name!r} are no limits; given {self}.")
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}"
+
+
+def as_limits(given: Any) -> tuple[Limit, ...]:
+    """A converter: `{"cart position": (-0.5, 0.5)}`, or limits."""
+    if not isinstance(given, Mapping):
+        return tuple(given)
+    limits = []
+    for name, ends in given.items():
+        if not isinstance(ends, Sequence | np.ndarray) or isinstance(ends, str) or len(ends) != 2:
+            raise ValueError(f"The limits of {name!r} must be a pair, lowest and highest; given {ends!r}.")
+        limits.append(Limit(str(name), *ends))
+    return tuple(limits)
+
+
 @dataclasses.dataclass(frozen=True)
 class Pose:
     """What a plant looks like in one state: lines in a plane, in metres, for `bayespilco.report` to draw."""
