@@ -121,9 +121,6 @@ episode goes on from there."""
 DRAWN_PLANTS = 60
 """Plants drawn from the model that policies are compared on."""
 
-RIVALS = 3
-"""The policies of so many earlier episodes are compared with the new ones."""
-
 EXPLORATION_EPISODES = 5
 """If policies are selected by prediction: in the first episodes policy search also starts from random policies, and
 predicts from one Gaussian. Later the valley is found, a warm start is enough, and what remains is to get every first
@@ -319,7 +316,7 @@ def _improve(
     visited = _visited(task, settings, [*(record.episode for record in records), episode])
     split = max(settings.evaluations // SPLIT_SHARE, 1) if settings.in_parts else 0
     earlier = [record.policy for record in records]
-    judge, starts, refined = None, RANDOM_STARTS, earlier[-RIVALS:]
+    judge, starts, refined = None, RANDOM_STARTS, earlier[-1:]
     if settings.selection == "samples" and problem.predictor.can_split:
         key, of_judge = jax.random.split(key)
         judge = _judge(task, settings, fit, of_judge)
@@ -342,22 +339,18 @@ def _improve(
 
 
 def _judge(task: Task, settings: Settings, fit: Fit, key: Array) -> Judge:
-    """The mean cost on plants drawn from the model: the same plants and the same noise for every policy."""
+    """The cost on plants drawn from the model: the same plants and the same noise for every policy."""
     of_plants, of_runs = jax.random.split(key)
     plants, keys = draw_many(fit, jax.random.split(of_plants, DRAWN_PLANTS)), jax.random.split(of_runs, DRAWN_PLANTS)
     executor = METHODS[settings.method].executor
 
-    def judge(policies: Sequence[Policy]) -> list[float]:
+    def judge(policies: Sequence[Policy]) -> np.ndarray:
         ready = [executor(policy, fit.dynamics) for policy in policies]
-        return [_mean_cost(task, execution.simulate_samples(task, each, plants, keys)) for each in ready]
+        costs = [execution.simulate_samples(task, each, plants, keys).costs for each in ready]
+        totals: np.ndarray = np.asarray(costs) @ task.discount ** np.arange(task.steps + 1)
+        return totals
 
     return judge
-
-
-def _mean_cost(task: Task, episodes: Episode) -> float:
-    """Over many episodes, each later step discounted as the task says."""
-    costs = np.asarray(episodes.costs)
-    return float((costs * task.discount ** np.arange(costs.shape[1])).sum(axis=1).mean())
 
 
 def _visited(task: Task, settings: Settings, episodes: Sequence[Episode]) -> np.ndarray:

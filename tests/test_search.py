@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -79,35 +80,40 @@ def test_several_searches_are_no_worse_than_one() -> None:
     assert several.cost <= one.cost
 
 
-def test_a_judge_has_the_last_word() -> None:
-    """Whatever moments say: of the policies found, of the earlier ones, and of the refined ones."""
+def test_a_judge_decides_whatever_moments_say() -> None:
     good = improve(_policy(), PROBLEM, evaluations=30).policy
     for liked in (good, _policy(3.0)):
         seen: list[int] = []
 
-        def judge(policies: Sequence[Policy], liked: Policy = liked, seen: list[int] = seen) -> list[float]:
+        def judge(policies: Sequence[Policy], liked: Policy = liked, seen: list[int] = seen) -> list[list[float]]:
             seen.append(len(policies))
-            return [0.0 if policy is liked else 1.0 for policy in policies]
+            return [[0.0, 1.0] if policy is liked else [1.0, 2.0] for policy in policies]
 
         found = search(PROBLEM, [_policy()], [], evaluations=2, refined=[good, _policy(3.0), liked], judge=judge)
         assert found.policy is liked and found.cost == PROBLEM.value(liked) and seen == [4]
 
 
-def test_policies_are_refined_where_the_judge_sees_a_way_to_the_goal() -> None:
-    rivals = [_policy(0.3), _policy(0.5)]
-    for share, refined in ((0.9, 0), (0.3, 2)):
-        judged: list[int] = []
+@pytest.mark.parametrize(
+    ("share", "loss", "calls", "kept"),
+    [(0.9, 0.0, 1, False), (0.3, 0.0, 2, True), (0.3, 0.9, 2, True), (0.3, 1.1, 2, False)],
+)
+def test_a_refined_policy_is_kept_unless_it_is_clearly_worse(share: float, loss: float, calls: int, kept: bool) -> None:
+    """Clearly: by more than the standard error of the difference. Where nothing leads to the goal none is refined."""
+    asked: list[int] = []
 
-        def judge(policies: Sequence[Policy], share: float = share, judged: list[int] = judged) -> list[float]:
-            judged.append(len(policies))
-            return [share * PROBLEM.worst - len(judged)] * len(policies)
+    def judge(policies: Sequence[Policy]) -> np.ndarray:
+        asked.append(len(policies))
+        away = np.array([-1.0, 1.0, -1.0, 1.0]) if len(asked) > 1 else np.zeros(4)
+        return np.tile(share * PROBLEM.worst + (away + loss) / 2 * (len(asked) > 1), (len(policies), 1))
 
-        budgets = {"evaluations": 2, "split_evaluations": 1}
-        found = search(PROBLEM, [_policy()], [], **budgets, refined=rivals, judge=judge)
-        assert judged == [3, refined][: 1 + (refined > 0)]
-        # Refined or not, what is returned is predicted from a split first state.
-        assert found.problem.components is not None
-        assert np.isclose(found.cost, found.problem.value(found.policy), rtol=1e-12)
+    first = _policy(0.3)
+    found = search(PROBLEM, [first], [], evaluations=1, split_evaluations=6, refined=[first], judge=judge)
+    assert asked == [2, 1][:calls]
+    same = all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(found.policy), jax.tree.leaves(first), strict=True))
+    assert same is not kept
+    # Refined or not, what is returned is predicted from a split first state.
+    assert found.problem.components is not None
+    assert np.isclose(found.cost, found.problem.value(found.policy), rtol=1e-12)
 
 
 def test_widened_cost_has_a_gradient_where_the_narrow_one_has_none() -> None:

@@ -12,7 +12,6 @@ in, such as the cost on plants drawn from the model. Then moments say which way 
 policies found is kept.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -36,16 +35,13 @@ single one by heart."""
 WIDENING = 3.0
 """How much wider the cost of the wider problem is: about 0.3 m instead of 0.1 m on the cart-pole."""
 
-FINALISTS = 2
-"""How many policies are refined on split predictions if there is a judge to choose between them afterwards."""
-
 WORTH_REFINING = 0.6
-"""Policies are refined only if the judge puts the best of them below this share of the highest cost. As long as the
+"""A policy is refined only if the judge puts it below this share of the highest cost. As long as the
 model knows of no way to the goal, there is nothing to refine."""
 
 Curvature = Float[np.ndarray, "parameters parameters"]
-Judge = Callable[[Sequence[Policy]], Sequence[float]]
-"""What each of some policies costs, by a better measure than the prediction that they were optimised on."""
+Judge = Callable[[Sequence[Policy]], Sequence[Sequence[float]] | np.ndarray]
+"""What each of some policies costs on each of some plants, the same plants for all: a row per policy."""
 
 
 class Improvement(eqx.Module):
@@ -188,29 +184,30 @@ def _judged(
     workers: Mapper,
     progress: "_Progress",
 ) -> Improvement:
-    """Refine the policies that the judge puts first, and keep the one that it puts first in the end.
+    """Refine the policy that the judge puts first, of those found and of earlier ones.
 
-    Earlier policies compete, and so do those that were not refined: a refinement may overfit the few splits it sees.
+    What a refinement gains is often less than the judge can tell. So the refined policy is kept unless it is clearly
+    worse: then it has overfitted the few splits that it has seen.
     """
-    candidates = [*found, *(_as_found(policy, problem) for policy in earlier)]
-    costs = list(judge([each.policy for each in candidates]))
-    if splits and min(costs) < WORTH_REFINING * problem.worst:
-        stages = [(split, evaluations) for split in splits]
-        finalists = [candidates[i] for i in np.argsort(costs)[:FINALISTS]]
-        descents = [_Descent(each.policy, stages, each.curvature) for each in finalists]
-        refined = workers.map(_descend, descents, lambda each: _descend(each, progress.within(evaluations)))
-        candidates += refined
-        costs += judge([each.policy for each in refined])
-    best = candidates[int(np.argmin(costs))]
-    if splits and best.problem.components is None:  # its prediction should be as accurate as that of the others
-        best = dataclasses.replace(best, problem=splits[0], cost=splits[0].value(best.policy))
+    # The curvature around one good policy is a better guess for another than none: see `_refine`.
+    candidates = [*found, *(_as_found(policy, problem, found[0].curvature) for policy in earlier)]
+    costs = np.asarray(judge([each.policy for each in candidates]))
+    first = int(np.argmin(costs.mean(axis=1)))
+    best = candidates[first]
+    if splits and costs[first].mean() < WORTH_REFINING * problem.worst:
+        refined = _refine(best, splits, (), evaluations, workers, progress)
+        loss = np.asarray(judge([refined.policy]))[0] - costs[first]
+        if loss.mean() <= loss.std() / np.sqrt(len(loss)):
+            return refined
+    if splits:  # its prediction should be as accurate as that of refined policies
+        cost = splits[-1].value(best.policy)
+        return Improvement(best.policy, splits[-1], cost, best.evaluations, best.stopped, best.history, best.curvature)
     return best
 
 
-def _as_found(policy: Policy, problem: Problem) -> Improvement:
+def _as_found(policy: Policy, problem: Problem, curvature: Curvature) -> Improvement:
     """An earlier policy as the result of a search that has not begun."""
-    size = ravel_pytree(policy)[0].size
-    return Improvement(policy, problem, problem.value(policy), 0, Reason.BUDGET, np.zeros(0), np.eye(size))
+    return Improvement(policy, problem, problem.value(policy), 0, Reason.BUDGET, np.zeros(0), curvature)
 
 
 def _refine(
@@ -260,15 +257,14 @@ class _Descent(NamedTuple):
     policy: Policy
     stages: list[tuple[Problem, int]]
     curvature: Curvature | None = None
-    """Handed on from stage to stage; None: every stage begins without."""
+    """For the last stage."""
 
 
 def _descend(descent: _Descent, on_evaluation: Callable[[int, float], object] | None = None) -> Improvement:
     """Improve through all stages. Progress is reported for the last one."""
     policy, stages, curvature = descent
     for problem, evaluations in stages[:-1]:
-        found = improve(policy, problem, evaluations=evaluations, curvature=curvature)
-        policy, curvature = found.policy, None if curvature is None else found.curvature
+        policy = improve(policy, problem, evaluations=evaluations).policy
     problem, evaluations = stages[-1]
     return improve(policy, problem, evaluations=evaluations, curvature=curvature, on_evaluation=on_evaluation)
 
