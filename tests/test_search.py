@@ -95,7 +95,7 @@ def test_a_judge_decides_whatever_moments_say() -> None:
 
 @pytest.mark.parametrize(
     ("share", "loss", "calls", "kept"),
-    [(0.9, 0.0, 1, False), (0.3, 0.0, 2, True), (0.3, 0.9, 2, True), (0.3, 1.1, 2, False)],
+    [(0.9, 0.0, 1, False), (0.3, 0.0, 2, True), (0.3, 0.4, 2, True), (0.3, 0.6, 2, False)],
 )
 def test_a_refined_policy_is_kept_unless_it_is_clearly_worse(share: float, loss: float, calls: int, kept: bool) -> None:
     """Clearly: by more than the standard error of the difference. Where nothing leads to the goal none is refined."""
