@@ -77,6 +77,9 @@ class Settings:
     selection: str = setting(
         "samples", "What selects the best policy found: samples of the model, or prediction.", table=SELECTIONS
     )
+    limit_probability: float = setting(
+        0.0, "How likely a run may be to exceed the task's limits, in policy search; 0: any.", lowest=0, highest=1
+    )
     structure: str = setting("auto", "What is known of the dynamics: free, second-order, or auto.", table=STRUCTURES)
 
     def __post_init__(self) -> None:

@@ -93,9 +93,9 @@ def improve(
         )
     except NotFiniteError:
         if on_evaluation is not None:
-            on_evaluation(1, problem.worst)
+            on_evaluation(1, problem.rejected)
         start = np.eye(flat.size) if curvature is None else curvature
-        return Improvement(policy, problem, problem.worst, 1, Reason.NOT_FINITE, np.full(1, problem.worst), start)
+        return Improvement(policy, problem, problem.rejected, 1, Reason.NOT_FINITE, np.full(1, problem.rejected), start)
     assert found.curvature is not None, "BFGS returns one"
     improved = unravel(jnp.asarray(found.x))
     return Improvement(improved, problem, found.value, found.evaluations, found.reason, found.history, found.curvature)

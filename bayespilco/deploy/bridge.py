@@ -105,7 +105,9 @@ def execute(task: Task, rig: Rig, executor: Executor, seed: int) -> Episode:
     """
     agent = _agent(task, executor, seed)
     names = task.sensor_names, task.action_names
-    recording = rig.run(agent, dt=task.dt, steps=task.steps, states=names[0], actions=names[1], seed=seed)
+    recording = within_limits(task, rig).run(
+        agent, dt=task.dt, steps=task.steps, states=names[0], actions=names[1], seed=seed
+    )
     times = len(recording.observations)
     if recording.ended not in ("finished", "limit") or times < 2 or not recording.stopped:
         raise PlantStopped(recording)
@@ -121,6 +123,27 @@ def execute(task: Task, rig: Rig, executor: Executor, seed: int) -> Episode:
         jnp.concatenate([costs, jnp.full(left, _worst(task, costs))]),
         jnp.pad(at_goal(task, rows), (0, left)),
     )
+
+
+def within_limits(task: Task, rig: Rig) -> Rig:
+    """The rig, which also ends an episode at the limits that the task declares.
+
+    A limit of a state is one of each sensor that measures this state alone. Where the rig has a limit of its own, the
+    narrower one counts. What no sensor measures cannot be watched: a warning says so.
+    """
+    if not task.limits:
+        return rig
+    low = np.full(len(task.sensed), -np.inf) if rig.low is None else np.array(rig.low, dtype=float)
+    high = np.full(len(task.sensed), np.inf) if rig.high is None else np.array(rig.high, dtype=float)
+    for limit in task.limits:
+        watching = [n for n, sensor in enumerate(task.sensed) if sensor.measures_only(limit.name)]
+        if not watching:
+            warnings.warn(f"No sensor measures {limit.name!r} alone: the rig cannot watch its limit.", stacklevel=3)
+        for n in watching:
+            (_, weight), offset = task.sensed[n].of[0], task.sensed[n].offset
+            ends = sorted((offset + weight * limit.low, offset + weight * limit.high))
+            low[n], high[n] = max(low[n], ends[0]), min(high[n], ends[1])
+    return dataclasses.replace(rig, low=low, high=high)
 
 
 def _worst(task: Task, costs: Array) -> Array:

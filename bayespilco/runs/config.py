@@ -46,7 +46,7 @@ class Config:
         if not complete:
             needed = ["task"]
         elif values.get("version", VERSION) == VERSION:
-            needed = [name for name in kinds if name not in ("executions", *_THRESHOLDS)]
+            needed = [name for name in kinds if name not in ("executions", "limit_probability", *_THRESHOLDS)]
         else:  # a setting that there was not yet is as by default
             needed = ["task", "method", "seed", "episodes"]
         if missing := [name for name in kinds if name not in values and name in needed]:

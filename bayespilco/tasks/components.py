@@ -60,6 +60,10 @@ class Sensor(eqx.Module):
     def __str__(self) -> str:
         return f"{self.name} [{self.unit}]" if self.unit else self.name
 
+    def measures_only(self, state: str) -> bool:
+        """Whether it reports this state and no other."""
+        return len(self.of) == 1 and self.of[0][0] == state and self.of[0][1] != 0
+
     @classmethod
     def measuring(cls, state: Component) -> "Sensor":
         """A sensor of one state, with its name."""

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bayespilco.algorithm import Record, Settings
+from bayespilco.algorithm import METHODS, Record, Settings
 from bayespilco.core.precision import float64
+from bayespilco.deploy import bridge
 from bayespilco.model.posterior_samples import CanDraw
 from bayespilco.settings import Thresholds
 from bayespilco.tasks import Task
@@ -84,6 +85,8 @@ class Certificate:
     reasons: tuple[str, ...]
     """Why it is a NO GO; empty for GO."""
     thresholds: Thresholds
+    controller: str
+    """The fingerprint of the controller that it is about."""
     promises: tuple[Promise, ...]
     """Those of all rounds, this one's last, which alone has its runs. They are not in the JSON."""
 
@@ -173,6 +176,7 @@ class Certificate:
             "least_certain": self.least_certain._asdict(),
             "model": None if self.model is None else self.model._asdict(),
             "calibration": {**self.calibration._asdict(), "calibrated": self.calibrated},
+            "controller": self.controller,
             "kept": [each.numbers() for each in self.kept],
             "thresholds": dataclasses.asdict(self.thresholds),
         }
@@ -243,8 +247,14 @@ def certify(
         kept=tuple(found),
         reasons=_reasons(success, limits, model, calibration, thresholds),
         thresholds=thresholds,
+        controller=_fingerprint(task, settings, records[-1]),
         promises=(*(each._replace(parts=()) for each in promises), own),
     )
+
+
+def _fingerprint(task: Task, settings: Settings, record: Record) -> str:
+    executor = METHODS[settings.method].executor(record.policy, record.dynamics)
+    return bridge.controller(task, executor, settings.method).fingerprint
 
 
 def _shares(task: Task, counted: Outcome, confidence: float, looks: int) -> tuple[Share, dict[str, Share]]:

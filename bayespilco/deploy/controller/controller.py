@@ -1,5 +1,6 @@
 """The controller: from observations to actions, one step at a time. It carries the belief from step to step."""
 
+import hashlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +28,14 @@ class Controller:
         self.required = () if self.filters else tuple(np.flatnonzero(self.arrays["estimate"].any(axis=0)).tolist())
         """The sensors that a rig must not lose for long. A filter predicts what is missing."""
         self.reset()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all numbers of the controller: a certificate says by it which controller it is about."""
+        found = hashlib.sha256()
+        for name, array in sorted(self.arrays.items()):
+            found.update(f"{name}{array.shape}".encode() + array.tobytes())
+        return found.hexdigest()
 
     def reset(self) -> None:
         """Forget the last episode: the belief is that before the first observation."""

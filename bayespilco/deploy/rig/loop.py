@@ -12,6 +12,7 @@ import numpy as np
 from bayespilco.deploy import logs
 from bayespilco.deploy.rig.agents import ActionRange
 from bayespilco.deploy.rig.pacing import monotonic
+from bayespilco.deploy.rig.permission import require_go
 from bayespilco.deploy.rig.protocols import Agent, Plant
 from bayespilco.deploy.rig.recording import Recording, Stop
 from bayespilco.deploy.rig.signals import Ending
@@ -38,6 +39,8 @@ class Rig:
     """Whether a sampling period takes its time. In a simulation it need not."""
     log: Path | str | None = None
     """A file that every episode is added to, in the format that `--from-data` reads."""
+    certificate: Path | str | None = None
+    """A `certificate.json`: without a GO in it, for this controller, an episode is refused before the plant moves."""
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
@@ -71,6 +74,8 @@ class Rig:
             states, actions: Their names, for the log and for reasons.
             seed: For a plant that draws random numbers.
         """
+        if self.certificate is not None:
+            require_go(self.certificate, agent)
         required = tuple(getattr(agent, "required", ()))
         watch = Watch(self.low, self.high, self.blind, states, self._checked_size(dt, steps, states), required)
         allowed = ActionRange.of(agent)
