@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bayespilco.algorithm import METHODS, Record
@@ -306,7 +307,7 @@ def _policy_slice(run: Run, executed: Episode | None) -> dict[str, Any]:
         values = np.linspace(low[i] - 0.1 * reach, high[i] + 0.1 * reach, SLICE)
         points = np.tile(at, (SLICE, 1))
         points[:, i] = values
-        lines.append({"x": _short(values), "y": _short(np.asarray(jax.vmap(policy)(points)))})
+        lines.append({"x": _short(values), "y": _short(np.asarray(jax.vmap(policy)(jnp.asarray(points))))})
     return {"at": _short(at[:n]), "lines": lines}
 
 

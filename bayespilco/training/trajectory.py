@@ -76,8 +76,8 @@ class Layout(eqx.Module):
     def known_row_scale(self) -> Float[Array, " known"]:
         """How far a step moves the known rows, in units of their spread."""
         moved = 2 * np.abs(self.structure.B[self.known_rows]) @ self.output_scale  # half of it is the rate's old value
-        share: Array = moved / self.state_scale[self.known_rows]
-        return share
+        spread = self.state_scale[self.known_rows]
+        return jnp.where(moved > 0, moved, spread) / spread
 
     @property
     def sensor_scale(self) -> Float[Array, " sensor"]:
