@@ -25,10 +25,10 @@ from bayespilco.tasks import TASKS, Task
 from bayespilco.tasks.task import Kind
 
 CONFIG, TASK, METRICS, LOGGED = "config.toml", "task.json", "metrics.jsonl", "logged.csv"
-EVALUATION, SUMMARY = "evaluation.safetensors", "evaluation.json"
+EVALUATION, SUMMARY, HOLDING = "evaluation.safetensors", "evaluation.json", "holding.json"
 EPISODES, EVENTS = "episode-[0-9]*.safetensors", "tensorboard/events.out.tfevents.*"
 PICTURES = ("costs.png", "learning.png", "states.png", "poses.png", "motion.gif")
-RESULTS = (SUMMARY, EVALUATION, *PICTURES)
+RESULTS = (SUMMARY, EVALUATION, HOLDING, *PICTURES)
 """What is made of the last policy, when all episodes are learned. The summary comes last, and is deleted first."""
 OWN_FILES = (METRICS, *RESULTS, EPISODES, EVENTS, LOGGED, TASK, CONFIG)
 """What a run's directory may contain: all that `force` ever deletes."""
