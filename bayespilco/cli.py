@@ -523,6 +523,54 @@ def _command() -> str:
     return shlex.join(["bayespilco", *sys.argv[1:]])
 
 
+@app.command(
+    epilog="""**Examples**
+
+- `bayespilco evaluate runs/first`: ten runs of five minutes; how often does it fall?
+- `bayespilco evaluate runs/first --pushes 50`: and fifty pushes to the balanced pole, in both directions
+- `bayespilco evaluate runs/tanks --task tanks.py:task --pushes 20 --push-state "lower level" --push-size 3`
+
+**The directory** gets holding.json, with these numbers and more."""
+)
+def evaluate(
+    directory: Annotated[Path, typer.Argument(help="The directory of a run.")],
+    minutes: Annotated[float, typer.Option(help="How long each run is.")] = 5.0,
+    runs: Annotated[int, typer.Option(help="How many runs.")] = 10,
+    pushes: Annotated[int, typer.Option(help="How many pushes to give to the plant when it is at the goal.")] = 0,
+    push_state: Annotated[
+        str | None, typer.Option(help="Which state to push, by name.", show_default="the task's last rate")
+    ] = None,
+    push_size: Annotated[
+        float | None, typer.Option(help="By how much it jumps, in its own unit.", show_default="9 on the cart-pole")
+    ] = None,
+    within: Annotated[float, typer.Option(help="Seconds to be back at the goal after a push.")] = 5.0,
+    seed: Annotated[int, typer.Option(help="Of first states and sensor noise.")] = 1,
+    task: TaskOption = None,
+    no_cache: NoCacheOption = False,
+) -> None:
+    """Run a learned controller for long on its simulated plant, and push it: does it hold, does it recover?"""
+    if not no_cache:
+        startup.keep_compiled_code()
+    from bayespilco.console import holding_table
+    from bayespilco.experiments.holding import evaluate_holding, save
+    from bayespilco.runs import Run
+
+    console, learned = Console(highlight=False), Run.load(directory, task)
+    with console.status("running the controller"):
+        found = evaluate_holding(
+            learned,
+            minutes=minutes,
+            runs=runs,
+            pushes=pushes,
+            push_state=push_state,
+            push_size=push_size,
+            within=within,
+            seed=seed,
+        )
+    console.print(holding_table(found))
+    print(f"Kept in {save(found, directory)}.")
+
+
 @app.command()
 def export(
     directory: Annotated[Path, typer.Argument(help="The directory of a run.")],

@@ -83,6 +83,37 @@ def curve_line(curve: dict[str, Any]) -> str:
     )
 
 
+def holding_table(found: dict[str, Any]) -> Table:
+    """How a controller did in long runs, and after pushes."""
+    long, pushed = found["long"], found.get("pushes")
+    runs = long["runs"]
+    rows = {
+        "[bold]in use[/]": f"{runs} runs of {long['minutes']:g} minutes",
+        "reached the goal": f"{long['reached']} of {runs}"
+        + ("" if long["reached_s"] is None else f", after {long['reached_s']:.3g} s in the median"),
+        "at the goal from then on": f"{long['at_goal']:.1%} of the time",
+        "fell": f"{long['fell']} of {runs} runs ({long['falls']} falls)",
+        "fell and never got up again": f"{long['stayed_down']} of {runs} runs",
+    }
+    if pushed is not None:
+        size = f"{pushed['size']:g} {pushed['unit']}".rstrip()
+        rows["[bold]pushed[/]"] = f"{pushed['given']} pushes of {size} to the {pushed['state']}"
+        rows["left the goal"] = f"{pushed['left_the_goal']} of {pushed['given']}"
+        said = f"{pushed['recovered']} of {pushed['given']}"
+        if pushed["share"] is not None:
+            said += f" ({pushed['share']:.0%})"
+        if pushed["median_s"] is not None:
+            said += f", after {pushed['median_s']:.3g} s in the median"
+        rows[f"back at the goal within {pushed['within_s']:g} s"] = said
+        if pushed["given"] < pushed["wanted"]:
+            missing = pushed["wanted"] - pushed["given"]
+            rows["pushes not given, as the plant was not up"] = f"{missing} of {pushed['wanted']}"
+    table = Table(show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for what, value in rows.items():
+        table.add_row(what, escape(value))
+    return table
+
+
 def tasks_table(tasks: dict[str, Task]) -> Table:
     table = Table("task", "states", "actions", "episode", box=None, pad_edge=False, padding=(0, 2, 1, 0))
     for name, task in tasks.items():

@@ -72,7 +72,7 @@ def episode_numbers(entry: Numbers, following: float | None) -> Numbers:
         "coverage": {level: float(np.mean(inside(executed, ends))) for level, ends in bands.items()},
         "next_cost": following,
         "next_covered": {
-            level: None if following is None else bool(inside(np.array(following), ends))
+            level: None if following is None else bool(inside(np.array([following]), ends)[0])
             for level, ends in bands.items()
         },
         "wall_s": entry["taken"]["wall_s"] if entry.get("taken") else None,
@@ -80,7 +80,7 @@ def episode_numbers(entry: Numbers, following: float | None) -> Numbers:
     }
 
 
-def band(sampled: np.ndarray, level: float) -> tuple[float, float]:
+def band(sampled: np.ndarray, level: int) -> tuple[float, float]:
     """The quantiles that have `level` per cent of the sampled totals between them."""
     low, high = np.quantile(sampled, (0.5 - level / 200, 0.5 + level / 200))
     return float(low), float(high)

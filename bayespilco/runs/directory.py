@@ -27,11 +27,11 @@ from bayespilco.trust.certificate import Certificate
 
 CONFIG, TASK, METRICS, LOGGED = "config.toml", "task.json", "metrics.jsonl", "logged.csv"
 CERTIFICATE = "certificate.json"
-EVALUATION, SUMMARY = "evaluation.safetensors", "evaluation.json"
+EVALUATION, SUMMARY, HOLDING = "evaluation.safetensors", "evaluation.json", "holding.json"
 EPISODES, EVENTS = "episode-[0-9]*.safetensors", "tensorboard/events.out.tfevents.*"
 PICTURES = ("costs.png", "learning.png", "states.png", "poses.png", "motion.gif")
 REPORT, PLAYGROUND = "report.html", "playground.html"
-RESULTS = (SUMMARY, EVALUATION, *PICTURES, REPORT, PLAYGROUND)
+RESULTS = (SUMMARY, EVALUATION, HOLDING, *PICTURES, REPORT, PLAYGROUND)
 """What is made of the last policy, when all episodes are learned. The summary comes last, and is deleted first."""
 OWN_FILES = (METRICS, CERTIFICATE, *RESULTS, EPISODES, EVENTS, LOGGED, TASK, CONFIG)
 """What a run's directory may contain: all that `force` ever deletes."""
