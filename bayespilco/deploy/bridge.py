@@ -18,7 +18,7 @@ from bayespilco.control.policy import Affine
 from bayespilco.core.gp import GaussianProcess
 from bayespilco.core.precision import float64
 from bayespilco.deploy import logs
-from bayespilco.deploy.controller import Controller, Description
+from bayespilco.deploy.controller import GATE, PATIENCE, Controller, Description
 from bayespilco.deploy.rig import Agent, PlantStopped, RandomAgent, Rig
 from bayespilco.execution import Executor, Filtered, PolicyExecutor, RandomActions, at_goal, episode_costs
 from bayespilco.model import belief
@@ -32,8 +32,14 @@ OTHER_UNITS = 2.0
 
 
 @float64
-def controller(task: Task, executor: PolicyExecutor, method: str = "") -> Controller:
-    """A controller that acts as the executor does."""
+def controller(
+    task: Task, executor: PolicyExecutor, method: str = "", gate: float = GATE, patience: int = PATIENCE
+) -> Controller:
+    """A controller that acts as the executor does, and rejects samples that its filter cannot explain.
+
+    Args:
+        gate, patience: See `deploy.controller.gate`. With a gate of 0 everything is believed, as the executor does.
+    """
     policy, dynamics = executor.policy, executor.dynamics
     structure, sensors, filters = dynamics.structure, dynamics.sensors, isinstance(executor, Filtered)
     description = Description(
@@ -50,6 +56,8 @@ def controller(task: Task, executor: PolicyExecutor, method: str = "") -> Contro
         policy_keep=policy.features.keep,
         model_angles=dynamics.features.angles if filters else (),
         model_keep=dynamics.features.keep if filters else (),
+        gate=float(gate),
+        patience=int(patience),
     )
     start = belief.start(task.start, structure.known)
     arrays: dict[str, Any] = {
@@ -68,6 +76,7 @@ def controller(task: Task, executor: PolicyExecutor, method: str = "") -> Contro
     arrays |= {f"policy_{name}": getattr(function, name) for name in names}
     if filters:
         arrays |= _filter_arrays(dynamics, names)
+        arrays |= {"sensor_turn": _turns(task), "wide_cov": _wide_cov(task, dynamics)}
     else:
         n = structure.plant_states
         of_unit = jax.vmap(lambda z: sensors.raw_estimate(z + sensors.d, n))(jnp.eye(sensors.count))
@@ -95,6 +104,30 @@ def _filter_arrays(dynamics: Dynamics, names: tuple[str, ...]) -> dict[str, Any]
     }
 
 
+def _turns(task: Task) -> np.ndarray:
+    """What a sensor of one angle reports more after a full turn; 0 for other sensors."""
+    angles = {task.states[i].name for i in task.angles}
+    full = [2 * np.pi * abs(s.of[0][1]) if len(s.of) == 1 and s.of[0][0] in angles else 0.0 for s in task.sensed]
+    return np.array(full)
+
+
+def _wide_cov(task: Task, dynamics: Dynamics) -> np.ndarray:
+    """How far the plant may be from where it is believed to be, once a belief has to be given up.
+
+    As far as the model's data reach from the first state, and for an angle anywhere on the circle. What late sensors
+    will report is as uncertain as the states; rows that are known stay known.
+    """
+    n, inputs = len(task.states), np.asarray(dynamics.gp.inputs)
+    spread = np.diagonal(np.asarray(task.initial.cov)).copy()
+    for column, state in enumerate(dynamics.features.keep):
+        if state < n and len(inputs):
+            reach = np.mean(np.square(inputs[:, column] - float(task.initial.mean[state])))
+            spread[state] = max(spread[state], float(reach))
+    spread[list(task.angles)] = np.pi**2 / 3  # of a uniform distribution on the circle
+    E = task.embedding
+    return np.asarray(E @ np.diag(spread) @ E.T)
+
+
 @float64
 def execute(task: Task, rig: Rig, executor: Executor, seed: int) -> Episode:
     """One episode on a plant that is there.
@@ -106,7 +139,7 @@ def execute(task: Task, rig: Rig, executor: Executor, seed: int) -> Episode:
     agent = _agent(task, executor, seed)
     names = task.sensor_names, task.action_names
     recording = within_limits(task, rig).run(
-        agent, dt=task.dt, steps=task.steps, states=names[0], actions=names[1], seed=seed
+        agent, dt=task.dt, steps=task.steps, states=names[0], actions=names[1], seed=seed, learning=True
     )
     times = len(recording.observations)
     if recording.ended not in ("finished", "limit") or times < 2 or not recording.stopped:
