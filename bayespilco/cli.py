@@ -9,7 +9,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -66,6 +66,10 @@ NoCacheOption = Annotated[
 ]
 
 
+LiveOption = Annotated[
+    bool, typer.Option("--live", help="Serve the report to a browser on this machine while the run is learned.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Say what happens in JSON, one object per line.")]
 TaskOption = Annotated[
     str | None,
     typer.Option(
@@ -173,8 +177,8 @@ def bayespilco(
 **Methods**: bayes-filter, pilco, deisenroth, dallaire (described by `bayespilco methods`)
 
 **The directory** gets config.toml, task.json, metrics.jsonl and one episode-NN.safetensors per episode while learning
-goes on, and evaluation.json, costs.png, learning.png, states.png, poses.png and motion.gif at the end. However learning
-was interrupted, `bayespilco resume` goes on from there."""
+goes on, and evaluation.json, costs.png, learning.png, states.png, poses.png, motion.gif and report.html at the end.
+However learning was interrupted, `bayespilco resume` goes on from there."""
 )
 @with_settings(Settings, Thresholds)
 def learn(
@@ -200,6 +204,8 @@ def learn(
     limit: LimitOption = None,
     workers: WorkersOption = None,
     tensorboard: TensorBoardOption = False,
+    live: LiveOption = False,
+    as_json: JsonOption = False,
     no_cache: NoCacheOption = False,
     **settings: Any,
 ) -> None:
@@ -236,6 +242,8 @@ def learn(
         path,
         tensorboard,
         workers,
+        live,
+        as_json,
         out=path,
         force=force,
         from_data=from_data,
@@ -285,6 +293,8 @@ def resume(
     ] = None,
     workers: WorkersOption = None,
     tensorboard: TensorBoardOption = False,
+    live: LiveOption = False,
+    as_json: JsonOption = False,
     no_cache: NoCacheOption = False,
     **settings: Any,
 ) -> None:
@@ -297,7 +307,7 @@ def resume(
     if any(value is not None for value in settings.values()):
         thresholds = _chosen(settings, runs.Config.read(directory / "config.toml").thresholds)
     function = functools.partial(runs.resume, directory, thresholds=thresholds)
-    _report(function, task, directory, tensorboard, workers, episodes=episodes)
+    _report(function, task, directory, tensorboard, workers, live, as_json, episodes=episodes)
 
 
 def _report(
@@ -306,43 +316,71 @@ def _report(
     path: Path,
     tensorboard: bool,
     workers: int | None,
+    live: bool = False,
+    as_json: bool = False,
     **named: Any,
 ) -> None:
     """Call `runs.learn` or `runs.resume`, execute and draw at the end, and say what came of it."""
     from bayespilco import report, runs
-    from bayespilco.console import evaluation_sentence
+    from bayespilco.console import JsonLines, evaluation_sentence
+    from bayespilco.report.live import LiveReport
     from bayespilco.runs.directory import own_events
     from bayespilco.runs.workers import available_cores
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, quiet=as_json)
     pictures: list[Path] | None = None
-
-    def on_end(run: "Run", directory: "RunDirectory") -> None:
-        nonlocal pictures
-        with console.status("executing the final policy, and drawing"):
-            pictures = report.conclude(run, directory)
-
     tensorboard = tensorboard or (function is not runs.learn and bool(own_events(path)))
-    callbacks = [runs.TensorBoard(path)] if tensorboard else []
-    try:
-        run = function(
-            task, callbacks=callbacks, on_end=on_end, progress=True, workers=workers or available_cores(), **named
-        )
-    except runs.Interrupted as end:
-        print(f"Interrupted. {end.sentence}", file=sys.stderr)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+    callbacks: list[Any] = [runs.TensorBoard(path)] if tensorboard else []
+    watching: list[Any] = []
+    with ExitStack() as stack:
+        server = stack.enter_context(LiveReport()) if live else None
+        lines = JsonLines() if as_json else None
+        for each in (server, lines):
+            if each is not None:
+                callbacks.append(each.on_run)
+                watching.append(each.on_progress)
+        if server is not None:
+            console.print(f"Live report: {server.address}", soft_wrap=True)
+        if server is not None and lines is not None:
+            lines.say("live", address=server.address)
+
+        def on_end(run: "Run", directory: "RunDirectory") -> None:
+            nonlocal pictures
+            with console.status("executing the final policy, and drawing"):
+                pictures = report.conclude(run, directory)
+                if server is not None:
+                    server.on_end(run, runs.load_evaluation(path))
+
+        try:
+            run = function(
+                task,
+                callbacks=callbacks,
+                on_progress=lambda progress: [each(progress) for each in watching],
+                on_end=on_end,
+                progress=not as_json,
+                workers=workers or available_cores(),
+                **named,
+            )
+        except runs.Interrupted as end:
+            print(f"Interrupted. {end.sentence}", file=sys.stderr)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
     if pictures is None and not runs.is_finished(path):
         sentence = runs.read_certificate(path)["sentence"]
         print(f"Stopped before the next trial. {sentence}", file=sys.stderr)
         print(f"To go on all the same: bayespilco resume {path} --whatever-happens", file=sys.stderr)
         raise typer.Exit(EXIT_NO_GO)
+    executed = runs.load_evaluation(path)
+    if lines is not None:
+        lines.end(path, executed)
+        return
     if pictures is None:
         print(f"Nothing to do: the run in {path} is finished, with {len(run.records)} episodes.")
         return
-    executed = runs.load_evaluation(path)
     assert executed is not None, "it was kept a moment ago"
+    *drawn, page = pictures
     console.print(evaluation_sentence(run, executed))
-    console.print(f"Pictures: {', '.join(map(str, pictures))}", soft_wrap=True, markup=False)
+    console.print(f"Pictures: {', '.join(map(str, drawn))}", soft_wrap=True, markup=False)
+    console.print(f"Report: {page}. To play with the controller: bayespilco play {path}", soft_wrap=True, markup=False)
 
 
 @app.command(
@@ -590,6 +628,58 @@ def export(
     taken = run.controller if episode is None else run.controller_after(episode)
     export.save(taken, out, force=force)
     print(f"{out}: {out.stat().st_size} bytes; {timing(taken, steps=200)}")
+
+
+@app.command(
+    "report",
+    epilog="""**Example**
+
+- `bayespilco report runs/first`: writes runs/first/report.html, also of a run that is not finished""",
+)
+def write_report(
+    directory: Annotated[Path, typer.Argument(help="The directory of a run.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write.", show_default="report.html, in the directory")
+    ] = None,
+    task: TaskOption = None,
+) -> None:
+    """Write the report of a run as one page: how it went, what was promised and kept, what the controller believed."""
+    from bayespilco import report, runs
+    from bayespilco.deploy.files import write
+    from bayespilco.runs.directory import REPORT
+
+    page = report.page(runs.Run.load(directory, task), runs.load_evaluation(directory)).encode()
+    path = out or directory / REPORT
+    write(path, page)
+    print(f"{path}: {len(page) / 1e6:.2g} MB; open it in a browser.")
+
+
+@app.command(
+    epilog="""**Examples**
+
+- `bayespilco figure runs/first --kind costs --format pdf`: writes runs/first/costs.pdf
+- `bayespilco figure runs/first --kind learning --format svg --dark`: for a dark page"""
+)
+def figure(
+    directory: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
+    kind: Annotated[str, typer.Option(help="costs, learning, states or poses.")] = "costs",
+    format: Annotated[str, typer.Option(help="png, pdf or svg.")] = "png",
+    out: Annotated[Path | None, typer.Option(help="The file to write.", show_default="KIND.FORMAT there")] = None,
+    dark: Annotated[bool, typer.Option("--dark", help="Light on dark.")] = False,
+    task: TaskOption = None,
+) -> None:
+    """Draw one figure of a run, for a paper or a page."""
+    from bayespilco import report, runs
+
+    executed = runs.load_evaluation(directory)
+    if executed is None:
+        raise ValueError(f"The final policy of {directory} was not executed yet: `bayespilco resume {directory}`.")
+    if format not in report.FORMATS:
+        raise ValueError(f"A figure can be written as {', '.join(report.FORMATS)}; given {format!r}.")
+    drawn = report.figure(runs.Run.load(directory, task), executed, kind)
+    path = out or directory / f"{kind}.{format}"
+    report.save(report.darken(drawn) if dark else drawn, path)
+    print(path)
 
 
 @app.command(

@@ -1,6 +1,8 @@
 """What the command prints beside the progress of a run: tables, sentences, and the progress of many jobs."""
 
+import json
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -11,10 +13,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from bayespilco import interrupts
-from bayespilco.algorithm import METHODS
+from bayespilco.algorithm import METHODS, Progress
 from bayespilco.experiments.jobs import Status
 from bayespilco.model.episode import Episode
 from bayespilco.runs import Run
+from bayespilco.runs.directory import metrics, summary
 from bayespilco.runs.display import Display as Display
 from bayespilco.runs.display import moving_bar
 from bayespilco.tasks import Task
@@ -143,3 +146,27 @@ def bench_row(figures: dict[str, Any] | None = None) -> str:
     )
     floor = figures.get("floor_cpu_s")
     return line if floor is None else f"{line}{floor:9.4f}{figures['cpu_s'] / floor:7.1f}"
+
+
+class JsonLines:
+    """What happens while a run is learned, for machines: one JSON object per line on standard output."""
+
+    def __init__(self) -> None:
+        self.finished, self.stage = 0, ""
+
+    def say(self, event: str, **what: Any) -> None:
+        print(json.dumps({"event": event, **what}), flush=True)
+
+    def on_progress(self, progress: Progress) -> None:
+        """When a stage begins."""
+        if progress.stage != self.stage:
+            self.say("stage", episode=progress.episode, episodes=progress.episodes, stage=progress.stage)
+        self.stage = progress.stage
+
+    def on_run(self, run: Run) -> None:
+        for number in range(self.finished, len(run.records)):
+            self.say("episode", episode=number, **metrics(run.records[number]))
+        self.finished = len(run.records)
+
+    def end(self, directory: Path, executed: Episode | None) -> None:
+        self.say("end", directory=str(directory), evaluation=None if executed is None else summary(executed))

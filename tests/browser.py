@@ -80,9 +80,17 @@ class Visit:
     def until(self, condition: str, seconds: float = 60) -> None:
         """Wait for an expression to become true. (Playwright's own way needs `eval`, which the pages forbid.)"""
         end = time.monotonic() + seconds
-        while not self.ask(condition):
+        while not self._is_so(condition):
             assert time.monotonic() < end, f"never: {condition}"
             self.page.wait_for_timeout(20)
+
+    def _is_so(self, condition: str) -> bool:
+        try:
+            return bool(self.ask(condition))
+        except Exception as error:
+            if "navigation" in str(error):  # the page is being loaded again
+                return False
+            raise
 
     def ask(self, expression: str) -> Any:
         return self.page.evaluate(expression)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import errno
 import inspect
+import json
 import os
 import re
 import signal
@@ -58,6 +59,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pictures, which take seconds."""
     monkeypatch.setattr("bayespilco.report.save_figures", lambda *_: [])
+    monkeypatch.setattr("bayespilco.report.page", lambda *_: "")
 
 
 def run(*arguments: str) -> int:
@@ -82,6 +84,7 @@ def test_learning_leaves_a_run_and_pictures(capsys: pytest.CaptureFixture[str]) 
         "metrics.jsonl",
         "motion.gif",
         "poses.png",
+        "report.html",
         "states.png",
         "task.json",
     ]
@@ -468,3 +471,22 @@ def test_the_whole_command_learns(tmp_path: Path) -> None:
         seconds.append(time.monotonic() - begin)
     assert (tmp_path / "one" / "metrics.jsonl").read_text() == (tmp_path / "two" / "metrics.jsonl").read_text()
     assert any((tmp_path / "cache" / "bayespilco" / "compiled").iterdir())
+
+
+@pytest.mark.usefixtures("quick", "undrawn")
+def test_lines_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("learn", "spring", "--episodes", "2", "--executions", "2", "--out", "first", "--json", "--live") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["event"] for line in lines] == [
+        "live",
+        "stage",
+        "stage",
+        "episode",
+        "stage",
+        "stage",
+        "episode",
+        "end",
+    ]
+    assert lines[0]["address"].startswith("http://localhost:")
+    assert lines[3]["predicted_cost"] == small_run(4).records[0].predicted_cost
+    assert lines[-1]["directory"] == "first" and lines[-1]["evaluation"]["executions"] == 2

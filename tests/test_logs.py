@@ -394,6 +394,7 @@ def test_the_command_starts_from_data(file: Path, tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr("bayespilco.algorithm.learn_episode", learn_episode)
     monkeypatch.setattr("bayespilco.report.save_figures", lambda *_: [])
+    monkeypatch.setattr("bayespilco.report.page", lambda *_: "")
     monkeypatch.setenv("BAYESPILCO_NO_CACHE", "1")
     monkeypatch.setenv("NPROC", os.environ.get("NPROC", "1"))
     out = tmp_path / "run"

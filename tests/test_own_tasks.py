@@ -68,6 +68,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("bayespilco.algorithm.learn_episode", learn_episode)
     monkeypatch.setattr("bayespilco.report.save_figures", lambda *_: [])
+    monkeypatch.setattr("bayespilco.report.page", lambda *_: "")
 
 
 def run(*arguments: str) -> int:

@@ -1,4 +1,4 @@
-"""Pictures of a run. The only part of the library that draws.
+"""Pictures and pages of a run. The only part of the library that draws.
 
 Figures are made without pyplot, so that drawing neither needs a display nor changes the caller's own plotting.
 """
@@ -7,15 +7,55 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 
+from bayespilco.core.checks import unknown_name
 from bayespilco.deploy.files import write
 from bayespilco.model.episode import Episode
 from bayespilco.report.costs import draw_costs as draw_costs
 from bayespilco.report.learning import draw_learning as draw_learning
 from bayespilco.report.poses import animate as animate
 from bayespilco.report.poses import draw_poses as draw_poses
+from bayespilco.report.run_page import page as page
 from bayespilco.report.states import draw_states as draw_states
+from bayespilco.report.style import darken as darken
 from bayespilco.runs import Run, RunDirectory, load_evaluation
+from bayespilco.runs.directory import REPORT
+
+KINDS = ("costs", "learning", "states", "poses")
+FORMATS = ("png", "pdf", "svg")
+
+
+def figure(run: Run, executed: Episode, kind: str = "costs") -> Figure:
+    """One of the figures of a run, by its name: what `bayespilco figure` writes.
+
+    Args:
+        executed: Executions of the final policy, `run.evaluate()`.
+        kind: costs, learning, states or poses.
+    """
+    if kind not in KINDS:
+        raise unknown_name(kind, list(KINDS), "kind of figure")
+    if kind == "costs":
+        return draw_costs(run, executed)
+    if kind == "learning":
+        return draw_learning(run, executed)
+    if kind == "states":
+        return draw_states(run, executed)
+    if executed.states is None:
+        raise ValueError("These executions have no latent states to draw: they were not simulated.")
+    return draw_poses(run.task, np.asarray(executed.states)[0])
+
+
+def save(drawn: Figure, path: Path | str) -> None:
+    """Write a figure, as its name's ending says: png, pdf or svg. The same figure gives the same file."""
+    path = Path(path)
+    kind = path.suffix.removeprefix(".")
+    if kind not in FORMATS:
+        raise ValueError(f"A figure can be written as {', '.join(FORMATS)}; given {path}.")
+    content = BytesIO()
+    dated: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
+    drawn.savefig(content, format=kind, facecolor=drawn.get_facecolor(), metadata=dated[kind])
+    write(path, content.getvalue())
 
 
 def save_figures(run: Run, executed: Episode, directory: Path | str) -> list[Path]:
@@ -45,9 +85,13 @@ def save_figures(run: Run, executed: Episode, directory: Path | str) -> list[Pat
 
 
 def conclude(run: Run, directory: RunDirectory) -> list[Path]:
-    """Execute the final policy, keep the executions, and draw: the `on_end` of the command. Returns the pictures."""
+    """Execute the final policy, keep the executions, and draw: the `on_end` of the command.
+
+    Returns the pictures, and last the report's page.
+    """
     executed = load_evaluation(directory.path) or run.evaluate(directory.config.executions)
     directory.keep_evaluation(executed)
     pictures = save_figures(run, executed, directory.path)
+    write(directory.path / REPORT, page(run, executed).encode())
     directory.conclude(executed)
-    return pictures
+    return [*pictures, directory.path / REPORT]

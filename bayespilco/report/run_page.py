@@ -5,6 +5,7 @@ Everything is computed from the run and, if there are any, executions of its fin
 """
 
 import dataclasses
+import html
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from bayespilco.runs import Run
 from bayespilco.tasks import Task
 from bayespilco.version import VERSION
 
-SCRIPTS = ("canvas.js", "charts.js", "report.js")
+SCRIPTS = ("canvas.js", "charts.js", "live.js", "report.js")
 STYLES = ("style.css", "report.css")
 SAMPLES = 40
 """Plants drawn from the model for each sampled prediction."""
@@ -34,32 +35,33 @@ POSE_NUMBERS = 20_000
 """Coordinates in the animation of one episode, at most: fewer poses are drawn where each has many points."""
 BAND = (0.05, 0.95)
 """The quantiles of the sampled predictions that are drawn."""
-SLICE = 81
+SLICE = 161
 """Points along each line of the policy's slice."""
 
 
 class RunPage:
     """Makes the page of a run, again and again while the run grows."""
 
-    def __init__(self) -> None:
+    def __init__(self, samples: int = SAMPLES) -> None:
+        """`samples`: plants drawn for each sampled prediction. With 0 there are none, and the page is made sooner."""
+        self.samples = samples
         self._rounds: dict[int, tuple[Record, dict[str, Any]]] = {}
 
     @float64
-    def page(self, run: Run, executed: Episode | None = None, *, now: str = "") -> str:
+    def page(self, run: Run, executed: Episode | None = None, *, version: int | None = None) -> str:
         """The page.
 
         Args:
             executed: Executions of the final policy, `run.evaluate()`.
-            now: What is being done at this moment, while the run is learned.
+            version: While the run is learned: by this number the page knows that there is a newer one (`report.live`).
         """
         return assemble(
             "report.html",
             styles=STYLES,
             scripts=SCRIPTS,
-            data=self.data(run, executed) | {"live": bool(now)},
+            data=self.data(run, executed) | {"live": version is not None, "version": version},
             title=f"{run.task.name}, {run.method}",
             lead=" ".join(sentences(run, executed)),
-            now=now,
             foot=f"Made with bayespilco {VERSION}. One file: it needs no network.",
         )
 
@@ -69,7 +71,7 @@ class RunPage:
         task = run.task
         rounds = [self._round(run, number) for number in range(len(run.records))]
         if executed is not None and executed.costs is not None:
-            rounds.append(_final_round(run, executed))
+            rounds.append(_final_round(run, executed, self.samples))
         return {
             "task": task.name,
             "dt": task.dt,
@@ -89,13 +91,21 @@ class RunPage:
         record = run.records[number]
         kept = self._rounds.get(number)
         if kept is None or kept[0] is not record:
-            self._rounds[number] = record, _episode_round(run, number)
+            self._rounds[number] = record, _episode_round(run, number, self.samples)
         return self._rounds[number][1]
 
 
 def page(run: Run, executed: Episode | None = None) -> str:
     """The report of a run as a self-contained HTML page; `executed` as from `run.evaluate()`."""
     return RunPage().page(run, executed)
+
+
+def inline(run: Run) -> str:
+    """The page in a frame, for a notebook; without sampled predictions, which take a while."""
+    content = html.escape(RunPage(samples=0).page(run), quote=True)
+    style = "width: 100%; height: 720px; border: 1px solid #8888; border-radius: 8px;"
+    title = html.escape(run.task.name, quote=True)
+    return f'<iframe title="{title}" srcdoc="{content}" sandbox="allow-scripts" style="{style}"></iframe>'
 
 
 def sentences(run: Run, executed: Episode | None) -> list[str]:
@@ -132,7 +142,7 @@ def sentences(run: Run, executed: Episode | None) -> list[str]:
 # The rounds: one per episode, and one for the final policy.
 
 
-def _episode_round(run: Run, number: int) -> dict[str, Any]:
+def _episode_round(run: Run, number: int, samples: int) -> dict[str, Any]:
     """An episode, with what had been promised for it and what the filter believed."""
     record = run.records[number]
     before = run.records[number - 1] if number else None
@@ -142,19 +152,19 @@ def _episode_round(run: Run, number: int) -> dict[str, Any]:
     one: Episode = jax.tree.map(lambda leaf: leaf[None], record.episode)
     made |= _executed(run.task, one) | _believed(run.task, knew, record.episode, number)
     if before is not None:
-        made |= {"predicted": _predicted(run.task, before), "sampled": _sampled(run, before, number)}
+        made |= {"predicted": _predicted(run.task, before), "sampled": _sampled(run, before, number, samples)}
         made["errors"] = made["unseen"]
     del made["unseen"]
     return made
 
 
-def _final_round(run: Run, executed: Episode) -> dict[str, Any]:
+def _final_round(run: Run, executed: Episode, samples: int) -> dict[str, Any]:
     """The final policy: what was promised for it, and many executions."""
     last, count = run.records[-1], len(np.asarray(executed.costs))
     first: Episode = jax.tree.map(lambda leaf: leaf[0], executed)
     made = {"title": f"Final policy, executed {count} times", "hindsight": False}
     made |= _executed(run.task, executed) | _believed(run.task, last, first, len(run.records))
-    made |= {"predicted": _predicted(run.task, last), "sampled": _sampled(run, last, len(run.records))}
+    made |= {"predicted": _predicted(run.task, last), "sampled": _sampled(run, last, len(run.records), samples)}
     made["errors"] = made.pop("unseen")
     return made
 
@@ -223,11 +233,13 @@ def _predicted(task: Task, record: Record) -> dict[str, Any]:
     }
 
 
-def _sampled(run: Run, record: Record, number: int) -> dict[str, Any]:
+def _sampled(run: Run, record: Record, number: int, samples: int) -> dict[str, Any] | None:
     """By executing the policy on plants drawn from the model."""
+    if not samples:
+        return None
     executor = METHODS[run.method].executor(record.policy, record.dynamics)
     key = jax.random.fold_in(jax.random.key(run.settings.seed), 2**24 + number)
-    draws, runs = (jax.random.split(each, SAMPLES) for each in jax.random.split(key))
+    draws, runs = (jax.random.split(each, samples) for each in jax.random.split(key))
     drawn = simulate_samples(run.task, executor, draw_many(record.fit, draws), runs)
 
     def band(values: Any) -> dict[str, Any]:
@@ -351,4 +363,4 @@ def _short(values: Any, digits: int = 4) -> Any:
     return np.array(flat).reshape(array.shape).tolist()
 
 
-__all__ = ["RunPage", "facts", "page", "sentences"]
+__all__ = ["RunPage", "facts", "inline", "page", "sentences"]

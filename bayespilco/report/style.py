@@ -2,7 +2,10 @@
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
 # Okabe and Ito's palette: distinguishable with every common kind of colour blindness, and in print.
 PREDICTED = "#0072B2"
@@ -34,3 +37,20 @@ def band(
     """A line with a band of `spread` around it; dashes tell the lines apart where colours do not."""
     ax.fill_between(x, mean - spread, mean + spread, color=colour, alpha=alpha, linewidth=0)
     ax.plot(x, mean, color=colour, linewidth=1.8, linestyle="--" if dashed else "-", label=label)
+
+
+def darken(figure: Figure) -> Figure:
+    """The same figure for a dark page. Colours that are too dark for it become their lighter neighbours."""
+    ground, text = "#14171b", "#eceff3"
+    lighter = {"#0072b2": "#56B4E9", "#000000": text, "#666666": "#a9b1bb", "#dddddd": "#3a414a"}
+    figure.set_facecolor(ground)
+    for ax in figure.axes:
+        ax.set_facecolor(ground)
+        ax.tick_params(colors=text)
+        for spine in ax.spines.values():
+            spine.set_edgecolor(text)
+    for label in figure.findobj(Text):
+        label.set_color(lighter.get(to_hex(label.get_color()), label.get_color()))
+    for line in figure.findobj(Line2D):
+        line.set_color(lighter.get(to_hex(line.get_color()), line.get_color()))
+    return figure

@@ -1,5 +1,6 @@
 """A whole run of `learn`, and what can be asked of it."""
 
+import importlib
 import warnings
 from pathlib import Path
 
@@ -86,6 +87,12 @@ class Run(eqx.Module):
             thresholds: What is asked of it; by default `Thresholds()`.
         """
         return certify(self.task, self.settings, self.records, thresholds)
+
+    def _repr_html_(self) -> str:
+        """The report, where a notebook shows the run."""
+        # `bayespilco.report` draws runs, and so comes after this module: it is asked for by name when it is needed.
+        drawn: str = importlib.import_module("bayespilco.report.run_page").inline(self)
+        return drawn
 
     @classmethod
     def load(cls, path: Path | str, task: Task | str | None = None) -> "Run":

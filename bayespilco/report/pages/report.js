@@ -21,11 +21,11 @@ function make(name, parent, properties = {}) {
 }
 
 /** A line of text with a coloured mark for each name. */
-function keys(place, names) {
+function keys(place, names, colours = PALETTE) {
   place.replaceChildren();
   names.forEach((name, i) => {
     const key = make("span", place, { className: "key" });
-    make("i", key).style.borderColor = PALETTE[i % PALETTE.length];
+    make("i", key).style.borderColor = colours[i % colours.length];
     key.append(name);
   });
 }
@@ -53,7 +53,6 @@ class Report {
       readColours();
       this.drawStage();
     });
-    byId("now").hidden = !byId("now").textContent;
     this.learning();
     this.panels();
     this.noise();
@@ -96,9 +95,11 @@ class Report {
         { kind: "dots", x, y: kept, colour: KINDS.executed.colour, size: 4 },
       ],
     });
+    const kinds = [KINDS.predicted, KINDS.sampled, KINDS.executed];
+    keys(byId("learning-keys"), ["predicted before it", "sampled before it, 90 %", "executed"], kinds.map(({ colour }) => colour));
     const number = (value) => (value === null || value === undefined ? "–" : value.toFixed(1));
     const rows = rounds.map(({ title, predicted, sampled, costs, totals }) => [
-      title.replace("Episode ", "").replace(/, executed.*/, ""),
+      title.replace("Episode ", "").replace(/,.*/, ""),
       number(predicted?.total),
       sampled ? `${number(sampled.total)} (${number(sampled.total_low)}–${number(sampled.total_high)})` : "–",
       totals ? number(mean(totals)) : "–",
@@ -397,20 +398,4 @@ function sensible(drawn, happened) {
 
 const setup = JSON.parse(byId("setup").textContent);
 window.report = new Report(setup);
-if (setup.live) follow();
-
-/** While the run is learned, ask for what is new. */
-function follow() {
-  let seen = null;
-  setInterval(async () => {
-    try {
-      const state = await (await fetch("state.json", { cache: "no-store" })).json();
-      byId("now").hidden = false;
-      byId("now").textContent = state.now;
-      if (seen !== null && state.version !== seen) location.reload();
-      seen = state.version;
-    } catch {
-      byId("now").textContent = "The learning program does not answer any more. This is the last report.";
-    }
-  }, 1000);
-}
+if (setup.live) follow(setup.version);
