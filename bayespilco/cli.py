@@ -8,7 +8,8 @@ import operator
 import shlex
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -21,6 +22,8 @@ from bayespilco.settings import EXECUTIONS, Settings, Thresholds
 from bayespilco.version import VERSION
 
 if TYPE_CHECKING:
+    from bayespilco.console import JobsDisplay
+    from bayespilco.experiments.jobs import Place
     from bayespilco.runs import Run, RunDirectory
 
 app = typer.Typer(
@@ -374,10 +377,8 @@ def reproduce(
     ] = None,
 ) -> None:
     """Repeat the paper's comparison of the four methods, on one data set or on many."""
-    from bayespilco.console import JobsDisplay, comparison_table
-    from bayespilco.experiments.cluster import Cluster
+    from bayespilco.console import comparison_table
     from bayespilco.experiments.comparison import Study
-    from bayespilco.experiments.jobs import Local
     from bayespilco.experiments.reproduce import claim
     from bayespilco.experiments.reproduce import reproduce as compute
 
@@ -388,8 +389,30 @@ def reproduce(
         raise ValueError(f"--workers must be at least 1; given {workers}.")
     study = Study(task, episodes, points, collecting, collecting_points, evaluations, in_parts, executions, samples)
     claim(study, out)
-    console = Console(highlight=False)
     wanted = range(first_seed, first_seed + seeds)
+    with _studying(out, workers, dask) as (place, display, console, failed):
+        failed |= compute(
+            study,
+            out,
+            wanted,
+            place,
+            ablations=ablations,
+            command=_command(),
+            on_status=display.on_status,
+            on_seed=lambda seed, numbers: console.print(comparison_table(numbers)),
+        )
+
+
+@contextmanager
+def _studying(
+    out: Path, workers: int | None, dask: str | None
+) -> Iterator[tuple["Place", "JobsDisplay", Console, dict[str, str]]]:
+    """Where a study's jobs run and are shown. Put into the last what failed: it is said at the end."""
+    from bayespilco.console import JobsDisplay
+    from bayespilco.experiments.cluster import Cluster
+    from bayespilco.experiments.jobs import Local
+
+    console, failed = Console(highlight=False), dict[str, str]()
     finished = f"What is finished is in {out}; the same command goes on from there."
     try:
         with (
@@ -397,16 +420,7 @@ def reproduce(
             Cluster(dask, out) if dask else Local(workers) as place,
             JobsDisplay(console) as display,
         ):
-            failed = compute(
-                study,
-                out,
-                wanted,
-                place,
-                ablations=ablations,
-                command=_command(),
-                on_status=display.on_status,
-                on_seed=lambda seed, numbers: console.print(comparison_table(numbers)),
-            )
+            yield place, display, console, failed
     except KeyboardInterrupt:
         print(f"Interrupted. {finished}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -416,6 +430,92 @@ def reproduce(
         for name, error in failed.items():
             print(f"bayespilco: {name} failed: {error}", file=sys.stderr)
         raise typer.Exit(EXIT_FAILED)
+
+
+@app.command(
+    "learning-curves",
+    epilog="""**Examples**
+
+- `bayespilco learning-curves --out curves --seeds 10`: how soon the cart-pole is learned, and how sure that is
+- `bayespilco learning-curves --out curves --seeds 20`: ten more seeds; what is there already is kept
+- `bayespilco learning-curves --out noisy --methods pilco,bayes-filter --noise 2 --seeds 3`: with twice the noise
+- `bayespilco learning-curves --out mine --task tanks.py:task --thresholds 10,5`: a task of your own
+
+**The directory** gets index.html (a page with everything; results.md is the same), results.json (all numbers, also of
+runs that are not finished yet) and a run per seed and method. After an interruption the same command goes on, after
+the last episode of each run. See docs/howto/learning-curves.md.""",
+)
+@with_settings(Settings, without=("method", "seed", "episodes"))
+def learning_curves(
+    out: Annotated[Path, typer.Option(help="Where the study is, or is to be.")],
+    task: Annotated[str, typer.Option(help="What to learn: a task, or one of your own (file.py:name).")] = "cart-pole",
+    methods: Annotated[str, typer.Option(help="Which methods, by name: pilco,bayes-filter.")] = "bayes-filter",
+    seeds: Annotated[int, typer.Option(help="How many runs of each method.")] = 1,
+    first_seed: Annotated[int, typer.Option(help="The seed of the first.")] = 0,
+    episodes: Annotated[int, typer.Option(help="Episodes of each run, the first with random actions.")] = 15,
+    executions: Annotated[int, typer.Option(help="How often to execute each policy.")] = EXECUTIONS,
+    samples: Annotated[int, typer.Option(help="Plants drawn from each model for the sampled prediction.")] = 100,
+    thresholds: Annotated[
+        str | None, typer.Option(help="Costs to be below: 26.8,22,20.", show_default="the task's")
+    ] = None,
+    sensors: SensorsOption = None,
+    delay: DelayOption = None,
+    dropout: DropoutOption = None,
+    noise: NoiseOption = None,
+    workers: Annotated[int | None, typer.Option(help="Processes at a time.", show_default="one per core")] = None,
+    dask: Annotated[
+        str | None, typer.Option(help="Address of a Dask scheduler whose workers share the directory.")
+    ] = None,
+    **settings: Any,
+) -> None:
+    """Measure how many seconds of interaction methods need, over many seeds: each learns from its own data."""
+    from bayespilco.console import curve_line
+    from bayespilco.experiments.curves import CurveStudy, claim
+    from bayespilco.experiments.curves import learning_curves as compute
+
+    for name, value, lowest in (("seeds", seeds, 1), ("first-seed", first_seed, 0), ("episodes", episodes, 1)):
+        if value < lowest:
+            raise ValueError(f"--{name} must be at least {lowest}; given {value}.")
+    if workers is not None and workers < 1:
+        raise ValueError(f"--workers must be at least 1; given {workers}.")
+    chosen = Settings(**{name: value for name, value in settings.items() if value is not None})
+    named = _names(methods)
+    study = CurveStudy(
+        task=task,
+        sensors=None if sensors is None else tuple(_names(sensors)),
+        delay=delay,
+        dropout=dropout,
+        noise=1.0 if noise is None else noise,
+        settings=chosen,
+        executions=executions,
+        samples=samples,
+    )
+    limits = None if thresholds is None else _numbers("thresholds", thresholds)
+    claim(study, out, named)
+    with _studying(out, workers, dask) as (place, display, console, failed):
+        failed |= compute(
+            study,
+            out,
+            range(first_seed, first_seed + seeds),
+            methods=named,
+            episodes=episodes,
+            thresholds=limits,
+            place=place,
+            command=_command(),
+            on_status=display.on_status,
+            on_curve=lambda curve: console.print(curve_line(curve), soft_wrap=True),
+        )
+
+
+def _names(given: str) -> list[str]:
+    return [name.strip() for name in given.split(",")]
+
+
+def _numbers(option: str, given: str) -> list[float]:
+    try:
+        return sorted((float(each) for each in given.split(",")), reverse=True)
+    except ValueError:
+        raise ValueError(f"--{option} must be numbers with commas between them; given {given!r}.") from None
 
 
 def _command() -> str:
@@ -442,6 +542,46 @@ def export(
     taken = run.controller if episode is None else run.controller_after(episode)
     export.save(taken, out, force=force)
     print(f"{out}: {out.stat().st_size} bytes; {timing(taken, steps=200)}")
+
+
+@app.command(
+    epilog="""**Examples**
+
+- `bayespilco play runs/first`: writes runs/first/playground.html
+- `bayespilco play runs/first --episode 4 --out early.html`: the controller as it was after five episodes
+- `bayespilco play study`: the four methods of `bayespilco reproduce --out study`, side by side"""
+)
+def play(
+    directory: Annotated[Path, typer.Argument(help="The directory of a run, or of a study made by `reproduce`.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write.", show_default="DIRECTORY/playground.html")
+    ] = None,
+    episode: Annotated[
+        int | None, typer.Option(min=0, help="Learned after which episode, counted from 0.", show_default="the last")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Which data set of a study.", show_default="the first")
+    ] = None,
+    task: TaskOption = None,
+) -> None:
+    """Write a page in which the learned controller runs live on the simulated plant, to be pushed and disturbed."""
+    from bayespilco.deploy.files import write
+    from bayespilco.experiments.playing import is_study, of_study
+    from bayespilco.report import playground
+    from bayespilco.runs import Run
+    from bayespilco.runs.directory import PLAYGROUND
+
+    if is_study(directory):
+        if episode is not None or task is not None:
+            raise ValueError(f"{directory} is a study: --episode and --task are for runs.")
+        page = of_study(directory, seed)
+    else:
+        if seed is not None:
+            raise ValueError(f"{directory} is not a study: --seed is for studies.")
+        page = playground.of_run(Run.load(directory, task), -1 if episode is None else episode)
+    path = out or directory / PLAYGROUND
+    write(path, page.encode())
+    print(f"{path}: {len(page.encode()) / 1e6:.2g} MB; open it in a browser.")
 
 
 @app.command(

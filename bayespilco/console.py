@@ -73,6 +73,16 @@ def comparison_table(seed: dict[str, Any]) -> Table:
     return table
 
 
+def curve_line(curve: dict[str, Any]) -> str:
+    """A finished run of a study of learning curves, in one line."""
+    course = ", ".join(f"{entry['executed']:.1f}" for entry in curve["episodes"])
+    last = curve["episodes"][-1]
+    return (
+        f"seed {curve['seed']}, {curve['method']}: executed {course} after each episode; "
+        f"[bold]{last['success']:.0%}[/] of the last policy's executions succeed"
+    )
+
+
 def tasks_table(tasks: dict[str, Task]) -> Table:
     table = Table("task", "states", "actions", "episode", box=None, pad_edge=False, padding=(0, 2, 1, 0))
     for name, task in tasks.items():

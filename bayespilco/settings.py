@@ -20,7 +20,12 @@ STRUCTURES: Registry[str] = Registry("structure")
 """What may be known of the dynamics beforehand."""
 STRUCTURES.add("free", "free", "Nothing: every state is learned (the paper's).")
 STRUCTURES.add("second-order", "second-order", "Positions follow their rates: the rates alone are learned.")
-STRUCTURES.add("auto", "auto", "second-order if the task has rates and hides a state, else free.")
+STRUCTURES.add("auto", "auto", "second-order if the task declares rates, else free.")
+
+SELECTIONS: Registry[str] = Registry("selection")
+"""How the best of the policies that a search finds is selected."""
+SELECTIONS.add("samples", "samples", "By the mean cost on plants drawn from the model.")
+SELECTIONS.add("prediction", "prediction", "By the predicted cost, which they were optimised on.")
 
 EXECUTIONS = 100
 """How often the command executes the final policy."""
@@ -71,6 +76,9 @@ class Settings:
     objective: str = setting("expected-cost", "What policy search minimises.", table=OBJECTIVES)
     limit_probability: float = setting(
         0.0, "How likely a run may be to exceed the task's limits, in policy search; 0: any.", lowest=0, highest=1
+    )
+    selection: str = setting(
+        "samples", "What selects the best policy found: samples of the model, or prediction.", table=SELECTIONS
     )
     structure: str = setting("auto", "What is known of the dynamics: free, second-order, or auto.", table=STRUCTURES)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from scipy import stats
 
 from bayespilco import METHODS, LinearPolicy, RBFPolicy, tasks
+from bayespilco.cli import main
 from bayespilco.experiments import paper, results
 from bayespilco.experiments.cluster import Cluster
 from bayespilco.experiments.comparison import (
@@ -99,6 +101,27 @@ def test_the_numbers_are_those_of_the_executions(studied: Path) -> None:
     assert seed["wall_s"] == pytest.approx(parts, rel=0.01)  # one after the other
     assert seed["noise"]["true"] == [0.02, 0.1]
     assert found["summary"]["seeds"] == 1 and found["summary"]["methods"]["pilco"]["executed"]["mean_95"] is None
+
+
+@one_process
+def test_the_playground_of_a_study_has_the_four_methods(studied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["play", str(studied)])
+    assert not end.value.code
+    page = (studied / "playground.html").read_text(encoding="utf-8")
+    setup = json.loads(re.search(r'id="setup">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
+    assert {each["label"]: each["sees"] for each in setup["choices"]} == {
+        "bayes-filter": "filter",
+        "deisenroth": "filter",
+        "dallaire": "filter",
+        "pilco": "raw",
+    }
+    pilco, deisenroth = (each["raw"] for each in setup["choices"] if each["label"] in ("pilco", "deisenroth"))
+    assert len(pilco) == len(deisenroth), "they share a policy"
+    for arguments, sentence in ((["--seed", "4"], "finished seeds 3; given 4"), (["--episode", "1"], "is a study")):
+        with pytest.raises(SystemExit):
+            main(["play", str(studied), *arguments])
+        assert sentence in capsys.readouterr().err
 
 
 @one_process

@@ -94,6 +94,12 @@ class WithinLimits(Objective):
             raise ValueError(f"The weight of limits must be positive and finite; given {self.weight}.")
 
     @property
+    def price(self) -> float:
+        """What a single run pays that exceeds a limit: so that around the allowed probability, the mean over runs
+        changes as the penalty does."""
+        return self.weight / (2 * self.allowed)
+
+    @property
     def surcharge(self) -> float:
         return self.objective.surcharge + self.weight * float(np.log(self.count / self.allowed) + 1)
 

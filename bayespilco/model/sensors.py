@@ -170,7 +170,7 @@ class Sensors(eqx.Module):
     def sees_directly(self, states: int) -> bool:
         """Whether one observation alone tells the first `states` states: no hidden one, no delay."""
         C = self.C
-        return np.linalg.matrix_rank(C[:, :states]) == states and not C[:, states:].any()
+        return bool(np.linalg.matrix_rank(C[:, :states]) == states and not C[:, states:].any())
 
     def raw_noise(self, states: int) -> Float[Array, "state state"]:
         """The error's covariance if the first `states` states are estimated from one observation alone.

@@ -30,7 +30,8 @@ CERTIFICATE = "certificate.json"
 EVALUATION, SUMMARY = "evaluation.safetensors", "evaluation.json"
 EPISODES, EVENTS = "episode-[0-9]*.safetensors", "tensorboard/events.out.tfevents.*"
 PICTURES = ("costs.png", "learning.png", "states.png", "poses.png", "motion.gif")
-RESULTS = (SUMMARY, EVALUATION, *PICTURES)
+REPORT, PLAYGROUND = "report.html", "playground.html"
+RESULTS = (SUMMARY, EVALUATION, *PICTURES, REPORT, PLAYGROUND)
 """What is made of the last policy, when all episodes are learned. The summary comes last, and is deleted first."""
 OWN_FILES = (METRICS, CERTIFICATE, *RESULTS, EPISODES, EVENTS, LOGGED, TASK, CONFIG)
 """What a run's directory may contain: all that `force` ever deletes."""

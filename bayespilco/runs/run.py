@@ -47,9 +47,10 @@ class Run(eqx.Module):
 
     def prediction(self, episode: int = -1) -> Prediction:
         """How the policy learned from the episodes up to this one (from 0; by default all) was predicted to do."""
-        return self._record(episode).prediction
+        return self.record(episode).prediction
 
-    def _record(self, episode: int) -> Record:
+    def record(self, episode: int = -1) -> Record:
+        """What was learned from the episodes up to this one, counted from 0; by default all."""
         count = len(self.records)
         if not -count <= episode < count:
             raise ValueError(f"This run has episodes 0 to {count - 1}; given {episode}.")
@@ -62,7 +63,7 @@ class Run(eqx.Module):
 
     def controller_after(self, episode: int) -> Controller:
         """The controller that was learned from the episodes up to this one, counted from 0."""
-        record = self._record(episode)
+        record = self.record(episode)
         return bridge.controller(self.task, METHODS[self.method].executor(record.policy, record.dynamics), self.method)
 
     @float64

@@ -487,7 +487,7 @@ class Task(eqx.Module):
             raise ValueError(f"Task {self.name!r} has a real plant: its sensors' noise cannot be changed.")
         if not 0 < factor < np.inf:
             raise ValueError(f"The sensor noise can be multiplied by a positive number; given {factor}.")
-        return dataclasses.replace(self, sensor_std=factor * self.sensor_std)
+        return dataclasses.replace(self, sensor_std=as_float64(factor * np.asarray(self.sensor_std)))
 
     def with_limits(self, limits: Mapping[str, Any] | Sequence[Any]) -> "Task":
         """The task with other limits of its states."""

@@ -1,0 +1,353 @@
+"""The report of a run as one page: how it went, what was promised and kept, what was learned and believed.
+
+Everything is computed from the run and, if there are any, executions of its final policy. What belongs to one episode
+(a round) is computed once and kept, so that a page that is made again after each episode costs one episode more.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from bayespilco.algorithm import METHODS, Record
+from bayespilco.core.precision import float64
+from bayespilco.execution import simulate_samples
+from bayespilco.model.episode import Episode
+from bayespilco.model.posterior_samples import draw_many
+from bayespilco.report.page import assemble
+from bayespilco.report.unseen import Beliefs, beliefs, errors, filter_of
+from bayespilco.runs import Run
+from bayespilco.tasks import Task
+from bayespilco.version import VERSION
+
+SCRIPTS = ("canvas.js", "charts.js", "report.js")
+STYLES = ("style.css", "report.css")
+SAMPLES = 40
+"""Plants drawn from the model for each sampled prediction."""
+PATHS = 5
+"""Of these, and of the executions of the final policy, so many are drawn one by one."""
+CLOUD = 10
+"""Poses drawn from the belief in an animation, at most."""
+POSE_NUMBERS = 20_000
+"""Coordinates in the animation of one episode, at most: fewer poses are drawn where each has many points."""
+BAND = (0.05, 0.95)
+"""The quantiles of the sampled predictions that are drawn."""
+SLICE = 81
+"""Points along each line of the policy's slice."""
+
+
+class RunPage:
+    """Makes the page of a run, again and again while the run grows."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[int, tuple[Record, dict[str, Any]]] = {}
+
+    @float64
+    def page(self, run: Run, executed: Episode | None = None, *, now: str = "") -> str:
+        """The page.
+
+        Args:
+            executed: Executions of the final policy, `run.evaluate()`.
+            now: What is being done at this moment, while the run is learned.
+        """
+        return assemble(
+            "report.html",
+            styles=STYLES,
+            scripts=SCRIPTS,
+            data=self.data(run, executed) | {"live": bool(now)},
+            title=f"{run.task.name}, {run.method}",
+            lead=" ".join(sentences(run, executed)),
+            now=now,
+            foot=f"Made with bayespilco {VERSION}. One file: it needs no network.",
+        )
+
+    @float64
+    def data(self, run: Run, executed: Episode | None = None) -> dict[str, Any]:
+        """What the page's script draws."""
+        task = run.task
+        rounds = [self._round(run, number) for number in range(len(run.records))]
+        if executed is not None and executed.costs is not None:
+            rounds.append(_final_round(run, executed))
+        return {
+            "task": task.name,
+            "dt": task.dt,
+            "states": [str(state) for state in task.states],
+            "actions": task.action_names,
+            "sensors": task.sensor_names,
+            "low": task.action_low,
+            "high": task.action_high,
+            "worst": float(task.cost.worst) if np.isfinite(task.cost.worst) else None,
+            "rounds": rounds,
+            "noise": _noise(run),
+            "policy": _policy_slice(run, executed),
+            "facts": facts(run),
+        }
+
+    def _round(self, run: Run, number: int) -> dict[str, Any]:
+        record = run.records[number]
+        kept = self._rounds.get(number)
+        if kept is None or kept[0] is not record:
+            self._rounds[number] = record, _episode_round(run, number)
+        return self._rounds[number][1]
+
+
+def page(run: Run, executed: Episode | None = None) -> str:
+    """The report of a run as a self-contained HTML page; `executed` as from `run.evaluate()`."""
+    return RunPage().page(run, executed)
+
+
+def sentences(run: Run, executed: Episode | None) -> list[str]:
+    """How the run went."""
+    task, records = run.task, run.records
+    steps = sum(record.episode.steps for record in records) + sum(each.steps for each in task.logged[:-1])
+    count = len(records)
+    said = [
+        f"The task {task.name} was learned with the method {run.method} from {count} "
+        f"episode{'s' if count > 1 else ''}, {steps * task.dt:.3g} s of data in all."
+    ]
+    if executed is None or executed.costs is None:
+        last = records[-1]
+        said.append(
+            f"The last episode cost {last.executed_cost:.1f}; the next is promised to cost {last.predicted_cost:.1f}."
+        )
+        return said
+    totals = np.asarray(executed.costs).sum(axis=1)
+    most = task.cost.worst * executed.costs.shape[1]
+    of = f" of at most {most:g}" if np.isfinite(most) else ""
+    error = totals.std(ddof=1) / np.sqrt(len(totals)) if len(totals) > 1 else 0.0
+    said.append(f"The final policy, executed {len(totals)} times, costs {totals.mean():.1f}{of}.")
+    if executed.reached is not None:
+        said.append(f"{np.asarray(executed.reached)[:, -1].mean():.0%} of the executions end at the goal.")
+    promised = records[-1].predicted_cost
+    gap = totals.mean() - promised
+    if abs(gap) <= max(2 * error, 0.05 * abs(promised)):
+        said.append(f"It kept its promise: {promised:.1f} was predicted.")
+    else:
+        said.append(f"It was promised to cost {promised:.1f}: {'more' if gap > 0 else 'less'} was paid than promised.")
+    return said
+
+
+# The rounds: one per episode, and one for the final policy.
+
+
+def _episode_round(run: Run, number: int) -> dict[str, Any]:
+    """An episode, with what had been promised for it and what the filter believed."""
+    record = run.records[number]
+    before = run.records[number - 1] if number else None
+    knew = before or record  # the first episode is looked at with hindsight
+    how = "with random actions" if not run.task.logged else "from the log"
+    made = {"title": f"Episode {number + 1}" + ("" if before else f", {how}"), "hindsight": before is None}
+    one: Episode = jax.tree.map(lambda leaf: leaf[None], record.episode)
+    made |= _executed(run.task, one) | _believed(run.task, knew, record.episode, number)
+    if before is not None:
+        made |= {"predicted": _predicted(run.task, before), "sampled": _sampled(run, before, number)}
+        made["errors"] = made["unseen"]
+    del made["unseen"]
+    return made
+
+
+def _final_round(run: Run, executed: Episode) -> dict[str, Any]:
+    """The final policy: what was promised for it, and many executions."""
+    last, count = run.records[-1], len(np.asarray(executed.costs))
+    first: Episode = jax.tree.map(lambda leaf: leaf[0], executed)
+    made = {"title": f"Final policy, executed {count} times", "hindsight": False}
+    made |= _executed(run.task, executed) | _believed(run.task, last, first, len(run.records))
+    made |= {"predicted": _predicted(run.task, last), "sampled": _sampled(run, last, len(run.records))}
+    made["errors"] = made.pop("unseen")
+    return made
+
+
+def _executed(task: Task, episodes: Episode) -> dict[str, Any]:
+    """What happened, of one or many episodes; of many, a few are drawn and all are counted."""
+    z, u = np.asarray(episodes.observations), np.asarray(episodes.actions)
+    costs = None if episodes.costs is None else np.asarray(episodes.costs)
+    states = None if episodes.states is None else np.asarray(episodes.states)[:PATHS]
+    return {
+        "states": _short(states),
+        "executed_actions": _short(u[:PATHS]),
+        "costs": _short(None if costs is None else costs[:PATHS]),
+        "cost_mean": _short(None if costs is None or len(costs) == 1 else costs.mean(axis=0)),
+        "cost_std": _short(None if costs is None or len(costs) == 1 else costs.std(axis=0)),
+        "totals": _short(None if costs is None else costs.sum(axis=1)),
+        "observed": _short(_direct(task, z[0])),
+    }
+
+
+def _direct(task: Task, z: np.ndarray) -> np.ndarray:
+    """The states as each observation alone tells them; NaN where it does not."""
+    n = len(task.states)
+    sensors = task.sensors_with(np.ones(len(task.sensed)))
+    C = sensors.C[:, :n]
+    inverse = np.linalg.pinv(C)
+    told = np.isclose(inverse @ C, np.eye(n)).all(axis=1)
+    weighted = np.abs(inverse) > 1e-12
+    rest = np.where(np.isnan(z), 0.0, z - sensors.d)
+    seen = np.array([[told[i] and not np.isnan(each[weighted[i]]).any() for i in range(n)] for each in z])
+    return np.where(seen, rest @ inverse.T, np.nan)
+
+
+def _believed(task: Task, knew: Record, episode: Episode, number: int) -> dict[str, Any]:
+    """The filter's beliefs along an episode, with the model of that time, and how well it predicts."""
+    z, u = np.asarray(episode.observations), np.asarray(episode.actions)
+    controller = filter_of(task, knew.policy, knew.dynamics)
+    along = beliefs(controller, z, u)
+    n = len(task.states)
+    std = np.sqrt(np.maximum(np.diagonal(along.cov, axis1=1, axis2=2), 0.0))
+    found = errors(controller, along, z, u)
+    return {
+        "belief_mean": _short(along.mean[:, :n]),
+        "belief_std": _short(std[:, :n]),
+        "animation": _animation(task, episode, along, number),
+        "unseen": {"rms": _short(found.rms), "relative": _short(found.relative)},
+    }
+
+
+def _predicted(task: Task, record: Record) -> dict[str, Any]:
+    """By moments."""
+    p, n = record.prediction, len(task.states)
+
+    def std(cov: Any) -> np.ndarray:
+        root: np.ndarray = np.sqrt(np.maximum(np.diagonal(np.asarray(cov), axis1=1, axis2=2), 0.0))
+        return root
+
+    return {
+        "state_mean": _short(np.asarray(p.state_mean)[:, :n]),
+        "state_std": _short(std(p.state_cov)[:, :n]),
+        "action_mean": _short(p.action_mean),
+        "action_std": _short(std(p.action_cov)),
+        "cost_mean": _short(p.cost_mean),
+        "cost_std": _short(np.sqrt(np.maximum(np.asarray(p.cost_variance), 0.0))),
+        "total": record.predicted_cost,
+    }
+
+
+def _sampled(run: Run, record: Record, number: int) -> dict[str, Any]:
+    """By executing the policy on plants drawn from the model."""
+    executor = METHODS[run.method].executor(record.policy, record.dynamics)
+    key = jax.random.fold_in(jax.random.key(run.settings.seed), 2**24 + number)
+    draws, runs = (jax.random.split(each, SAMPLES) for each in jax.random.split(key))
+    drawn = simulate_samples(run.task, executor, draw_many(record.fit, draws), runs)
+
+    def band(values: Any) -> dict[str, Any]:
+        values = np.asarray(values)
+        low, high = np.quantile(np.where(np.isfinite(values), values, 0.0), BAND, axis=0)
+        return {"low": _short(low), "high": _short(high), "paths": _short(values[:PATHS])}
+
+    costs = np.asarray(drawn.costs)
+    totals = costs.sum(axis=1)
+    return {
+        "states": band(drawn.states),
+        "actions": band(drawn.actions),
+        "costs": band(costs) | {"mean": _short(costs.mean(axis=0))},
+        "total": float(totals.mean()),
+        "total_low": float(np.quantile(totals, BAND[0])),
+        "total_high": float(np.quantile(totals, BAND[1])),
+    }
+
+
+def _animation(task: Task, episode: Episode, along: Beliefs, number: int) -> dict[str, Any] | None:
+    """The plant at each step, true or else believed, and poses drawn from the belief. None if it cannot be drawn."""
+    if task.pose is None:
+        return None
+    n, known = len(task.states), episode.states is not None
+    shown = np.asarray(episode.states) if known else along.mean[:, :n]
+    poses = [task.pose(x) for x in shown]
+    if any(not np.isfinite(line).all() for pose in poses for line in pose.lines):
+        return None
+    size = sum(line.size for line in poses[0].lines)
+    count = int(np.clip(POSE_NUMBERS // (size * len(poses)), 3, CLOUD))
+    normal = np.random.default_rng(number).normal(size=(count, n))
+    cloud = []
+    for m, V in zip(along.mean, along.cov, strict=True):
+        values, vectors = np.linalg.eigh(V[:n, :n])
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        cloud.append([[_points(line) for line in task.pose(m[:n] + root @ each).lines] for each in normal])
+    return {
+        "known": known,
+        "frames": [[_points(line) for line in pose.lines] for pose in poses],
+        "cloud": cloud,
+        "goal": poses[0].goal,
+    }
+
+
+def _points(line: np.ndarray) -> list[float]:
+    """x, y, x, y, ... in millimetres of a plant of a metre."""
+    return [round(float(value), 3) for value in np.asarray(line).ravel()]
+
+
+# What was learned.
+
+
+def _noise(run: Run) -> dict[str, Any]:
+    true = run.task.sensor_std
+    process = np.sqrt(np.asarray(run.dynamics.process_noise))[: len(run.task.states)]
+    return {
+        "learned": _short([np.sqrt(np.asarray(record.dynamics.sensor_noise)) for record in run.records]),
+        "true": None if true is None else _short(true),
+        "process": _short(process),
+    }
+
+
+def _policy_slice(run: Run, executed: Episode | None) -> dict[str, Any]:
+    """The action along each state, the others held where episodes end."""
+    task, policy = run.task, run.policy.map()
+    n, rows = len(task.states), np.asarray(task.start.mean)
+    seen = _where(run, executed)
+    at = rows.copy()
+    at[:n] = np.median(seen[:, -1], axis=0) if len(seen) else rows[:n]
+    flat = seen.reshape(-1, n)
+    low, high = np.quantile(flat, (0.01, 0.99), axis=0)
+    lines = []
+    for i in range(n):
+        if i in task.angles:  # one turn
+            low[i], high[i] = at[i] - np.pi, at[i] + np.pi
+        reach = max(high[i] - low[i], 1e-6)
+        values = np.linspace(low[i] - 0.1 * reach, high[i] + 0.1 * reach, SLICE)
+        points = np.tile(at, (SLICE, 1))
+        points[:, i] = values
+        lines.append({"x": _short(values), "y": _short(np.asarray(jax.vmap(policy)(points)))})
+    return {"at": _short(at[:n]), "lines": lines}
+
+
+def _where(run: Run, executed: Episode | None) -> np.ndarray:
+    """States that were met, of shape (episodes, times, state): true ones, or else what the sensors said."""
+    n = len(run.task.states)
+    if executed is not None and executed.states is not None:
+        return np.asarray(executed.states)
+    last = run.records[-1].episode
+    if last.states is not None:
+        return np.asarray(last.states)[None]
+    controller = filter_of(run.task, run.policy, run.dynamics)
+    return beliefs(controller, np.asarray(last.observations), np.asarray(last.actions)).mean[None, :, :n]
+
+
+def facts(run: Run) -> list[tuple[str, str]]:
+    """The configuration, as a table."""
+    task = run.task
+    limits = zip(task.actions, np.asarray(task.action_low), np.asarray(task.action_high), strict=True)
+    described = [
+        ("task", task.name),
+        ("episode", f"{task.steps} steps of {task.dt:.4g} s"),
+        ("states", ", ".join(map(str, task.states))),
+        ("sensors", ", ".join(task.sensor_names)),
+        ("actions", ", ".join(f"{action} from {low:g} to {high:g}" for action, low, high in limits)),
+    ]
+    if task.hidden:
+        described.append(("hidden states", ", ".join(map(str, task.hidden))))
+    if task.action_delay:
+        described.append(("action delay", f"{task.action_delay} steps"))
+    settings = [(name.replace("_", " "), str(value)) for name, value in dataclasses.asdict(run.settings).items()]
+    return [*described, *settings, ("version", VERSION)]
+
+
+def _short(values: Any, digits: int = 4) -> Any:
+    """Nested lists of numbers with a few digits: enough for a picture."""
+    if values is None:
+        return None
+    array = np.asarray(values, dtype=np.float64)
+    flat = [float(f"{value:.{digits}g}") for value in array.ravel()]
+    return np.array(flat).reshape(array.shape).tolist()
+
+
+__all__ = ["RunPage", "facts", "page", "sentences"]
