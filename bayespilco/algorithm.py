@@ -322,7 +322,7 @@ def _improve(
     judge, starts, refined = None, RANDOM_STARTS, earlier[-1:]
     if settings.selection == "samples" and problem.predictor.can_split:
         key, of_judge = jax.random.split(key)
-        judge = _judge(task, settings, fit, problem.objective, of_judge)
+        judge = _judge(task, settings, fit, problem, of_judge)
     else:
         exploring = len(records) < EXPLORATION_EPISODES
         stuck = bool(records) and records[-1].predicted_cost > RESTART_THRESHOLD * problem.worst
@@ -339,6 +339,27 @@ def _improve(
         workers=workers,
         on_progress=on_progress,
     )
+
+
+def _judge(task: Task, settings: Settings, fit: Fit, problem: Problem, key: Array) -> Judge:
+    """The cost on plants drawn from the model: the same plants and the same noise for every policy.
+
+    So few plants say nothing about rare events. What limits cost is taken from the prediction.
+    """
+    of_plants, of_runs = jax.random.split(key)
+    plants, keys = draw_many(fit, jax.random.split(of_plants, DRAWN_PLANTS)), jax.random.split(of_runs, DRAWN_PLANTS)
+    executor = METHODS[settings.method].executor
+
+    def judge(policies: Sequence[Policy]) -> np.ndarray:
+        ready = [executor(policy, fit.dynamics) for policy in policies]
+        costs = [execution.simulate_samples(task, each, plants, keys).costs for each in ready]
+        totals: np.ndarray = np.asarray(costs) @ task.discount ** np.arange(task.steps + 1)
+        if isinstance(problem.objective, WithinLimits):
+            predictions = [problem.split().prediction(policy) for policy in policies]
+            totals += np.array([[float(problem.objective.penalty(each))] for each in predictions])
+        return totals
+
+    return judge
 
 
 LIMIT_WEIGHT = 0.05
@@ -373,27 +394,6 @@ def check_limits(task: Task, settings: Settings) -> tuple[Bounds, ...]:
         )
     places = {state.name: place for place, state in enumerate(task.states)}
     return tuple(Bounds(places[limit.name], limit.low, limit.high) for limit in task.limits)
-
-
-def _judge(task: Task, settings: Settings, fit: Fit, objective: Objective, key: Array) -> Judge:
-    """The cost on plants drawn from the model: the same plants and the same noise for every policy.
-
-    A run that exceeds a limit pays for it, if the objective says how much.
-    """
-    of_plants, of_runs = jax.random.split(key)
-    plants, keys = draw_many(fit, jax.random.split(of_plants, DRAWN_PLANTS)), jax.random.split(of_runs, DRAWN_PLANTS)
-    executor = METHODS[settings.method].executor
-
-    def judge(policies: Sequence[Policy]) -> np.ndarray:
-        ready = [executor(policy, fit.dynamics) for policy in policies]
-        runs = [execution.simulate_samples(task, each, plants, keys) for each in ready]
-        totals: np.ndarray = np.asarray([each.costs for each in runs]) @ task.discount ** np.arange(task.steps + 1)
-        if isinstance(objective, WithinLimits):
-            exceeding = [execution.exceeded(task, np.asarray(each.states)).any(axis=1) for each in runs]
-            totals = totals + objective.price * np.asarray(exceeding)
-        return totals
-
-    return judge
 
 
 def _visited(task: Task, settings: Settings, episodes: Sequence[Episode]) -> np.ndarray:

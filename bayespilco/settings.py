@@ -74,11 +74,11 @@ class Settings:
         no="whole",
     )
     objective: str = setting("expected-cost", "What policy search minimises.", table=OBJECTIVES)
-    limit_probability: float = setting(
-        0.0, "How likely a run may be to exceed the task's limits, in policy search; 0: any.", lowest=0, highest=1
-    )
     selection: str = setting(
         "samples", "What selects the best policy found: samples of the model, or prediction.", table=SELECTIONS
+    )
+    limit_probability: float = setting(
+        0.0, "How likely a run may be to exceed the task's limits, in policy search; 0: any.", lowest=0, highest=1
     )
     structure: str = setting("auto", "What is known of the dynamics: free, second-order, or auto.", table=STRUCTURES)
 

@@ -94,18 +94,17 @@ class WithinLimits(Objective):
             raise ValueError(f"The weight of limits must be positive and finite; given {self.weight}.")
 
     @property
-    def price(self) -> float:
-        """What a single run pays that exceeds a limit: so that around the allowed probability, the mean over runs
-        changes as the penalty does."""
-        return self.weight / (2 * self.allowed)
-
-    @property
     def surcharge(self) -> float:
         return self.objective.surcharge + self.weight * float(np.log(self.count / self.allowed) + 1)
 
     @float64
     def __call__(self, prediction: Prediction) -> Float[Array, ""]:
+        return self.objective(prediction) + self.penalty(prediction)
+
+    @float64
+    def penalty(self, prediction: Prediction) -> Float[Array, ""]:
+        """What the limits alone add."""
         if prediction.outside is None:
             raise ValueError("This prediction was made without limits: give them to its Problem.")
         nats = jnp.log(jnp.sum(prediction.outside) / self.allowed + NEGLIGIBLE)
-        return self.objective(prediction) + self.weight * SMOOTHING * jax.nn.softplus(nats / SMOOTHING)
+        return self.weight * SMOOTHING * jax.nn.softplus(nats / SMOOTHING)
