@@ -15,7 +15,7 @@ from bayespilco.report.learning import draw_learning as draw_learning
 from bayespilco.report.poses import animate as animate
 from bayespilco.report.poses import draw_poses as draw_poses
 from bayespilco.report.states import draw_states as draw_states
-from bayespilco.runs import Run, RunDirectory, load_evaluation
+from bayespilco.runs import Run, RunDirectory, load_evaluation, read_promises
 
 
 def save_figures(run: Run, executed: Episode, directory: Path | str) -> list[Path]:
@@ -26,7 +26,7 @@ def save_figures(run: Run, executed: Episode, directory: Path | str) -> list[Pat
     """
     figures = {
         "costs.png": draw_costs(run, executed),
-        "learning.png": draw_learning(run, executed),
+        "learning.png": draw_learning(run, executed, read_promises(Path(directory))),
     }
     if executed.states is not None:
         figures["states.png"] = draw_states(run, executed)
