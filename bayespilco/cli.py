@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bayespilco.console import JobsDisplay
     from bayespilco.experiments.jobs import Place
     from bayespilco.runs import Run, RunDirectory
+    from bayespilco.trust.sensors import NewSensor
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False
@@ -758,6 +759,66 @@ def check(
     console.print(f"Written: {write_certificate(directory, certificate)}", soft_wrap=True, markup=False)
     if not certificate.go:
         raise typer.Exit(EXIT_NO_GO)
+
+
+@app.command(
+    epilog="""**Examples**
+
+- `bayespilco sensors runs/first`: what half or twice the noise of each sensor would change
+- `bayespilco sensors runs/first --add "cart velocity:0.1"`: what a sensor would be worth that there is not yet"""
+)
+def sensors(
+    directory: Annotated[Path, typer.Argument(help="The directory of a run.")],
+    add: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATE:NOISE",
+            help='A sensor that does not exist yet: the state, and its noise (std): "cart velocity:0.1".',
+            show_default=False,
+        ),
+    ] = None,
+    runs: Annotated[int, typer.Option(min=2, help="Pairs of runs on sampled plants.")] = 300,
+    reoptimise: Annotated[
+        bool, typer.Option("--reoptimise", help="Improve the policy for each variant of the sensors first.")
+    ] = False,
+    task: TaskOption = None,
+    no_cache: NoCacheOption = False,
+) -> None:
+    """Say what a better sensor would be worth: the change of the total cost, by paired runs on sampled plants."""
+    if not no_cache:
+        startup.keep_compiled_code()
+    from bayespilco.algorithm import SPLIT_SHARE
+    from bayespilco.console import sensors_table
+    from bayespilco.runs import Run
+    from bayespilco.trust.sensors import sensor_worths
+
+    run = Run.load(directory, task)
+    budget = max(run.settings.evaluations // SPLIT_SHARE, 1) if reoptimise else 0
+    console = Console(highlight=False)
+    with console.status("simulating the policy with other sensors on plants drawn from the model"):
+        found = sensor_worths(
+            run.task, run.settings, run.records, added=_new_sensors(add or []), runs=runs, reoptimise=budget
+        )
+    console.print(
+        f"Total cost with the sensors as they are: {found.total:.2f} +- {found.error:.2f} ({found.runs} plants). "
+        "Changes, by paired runs:"
+    )
+    console.print(sensors_table(found))
+    console.print(found.sentence, markup=False, style="bold")
+
+
+def _new_sensors(given: list[str]) -> "list[NewSensor]":
+    """From `cart velocity:0.1` to a sensor that does not exist yet."""
+    from bayespilco.trust.sensors import NewSensor
+
+    found = []
+    for each in given:
+        name, _, std = each.rpartition(":")
+        try:
+            found.append(NewSensor(name.strip(), float(std)))
+        except ValueError:
+            raise ValueError(f"--add is STATE:NOISE, such as 'cart velocity:0.1'; given {each!r}.") from None
+    return found
 
 
 @app.command(

@@ -21,6 +21,7 @@ from bayespilco.runs.directory import metrics, summary
 from bayespilco.runs.display import Display as Display
 from bayespilco.runs.display import moving_bar
 from bayespilco.tasks import Task
+from bayespilco.trust.sensors import Worths
 
 
 def evaluation_sentence(run: Run, executed: Episode) -> str:
@@ -122,6 +123,20 @@ def tasks_table(tasks: dict[str, Task]) -> Table:
     for name, task in tasks.items():
         components = [escape(", ".join(map(str, part))) for part in (task.states, task.actions)]
         table.add_row(f"[bold]{name}[/]", *components, f"{task.steps} steps of {task.dt:.3g} s")
+    return table
+
+
+def sensors_table(found: Worths) -> Table:
+    """What a change of each sensor's noise does to the total cost."""
+    columns = {"halved": "halved", "doubled": "doubled", "without": "without it", "added": "added"}
+    shown = [what for what in columns if any(what in worth.changes for worth in found.sensors)]
+    table = Table("sensor", "noise (std)", box=SIMPLE_HEAD, pad_edge=False)
+    for what in shown:
+        table.add_column(columns[what], justify="right", no_wrap=True)
+    for worth in found.sensors:
+        name = escape(worth.name) + (" (new)" if "added" in worth.changes else "")
+        noise = f"{worth.std:.3g} {worth.unit}".strip()
+        table.add_row(name, noise, *(str(worth.changes[what]) if what in worth.changes else "-" for what in shown))
     return table
 
 

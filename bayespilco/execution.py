@@ -244,6 +244,16 @@ def at_goal(task: Task, rows: Float[Array, "times row"]) -> Bool[Array, " times"
     return jax.vmap(task.cost.terminal(rows.shape[1]).at_goal)(rows)
 
 
+def exceeded(task: Task, states: np.ndarray) -> np.ndarray:
+    """Whether each limit of a task was exceeded at any step, of states of shape (runs, times, states)."""
+    places = {state.name: place for place, state in enumerate(task.states)}
+    found = np.zeros((len(states), len(task.limits)), dtype=bool)
+    for number, limit in enumerate(task.limits):
+        x = states[:, :, places[limit.name]]
+        found[:, number] = ~((x >= limit.low) & (x <= limit.high)).all(axis=1)  # NaN is beyond every limit
+    return found
+
+
 def _first_state(task: Task, key: Array) -> Float[Array, " row"]:
     """All rows of the state at the first step: the plant's own drawn, past actions zero, references drawn."""
     n = len(task.states)

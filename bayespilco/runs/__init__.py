@@ -23,6 +23,7 @@ from bayespilco.runs.directory import RunDirectory as RunDirectory
 from bayespilco.runs.directory import is_finished as is_finished
 from bayespilco.runs.directory import load_evaluation as load_evaluation
 from bayespilco.runs.directory import read_certificate as read_certificate
+from bayespilco.runs.directory import read_promises as read_promises
 from bayespilco.runs.learning import Callback as Callback
 from bayespilco.runs.learning import Interrupted as Interrupted
 from bayespilco.runs.learning import checkpoint as checkpoint

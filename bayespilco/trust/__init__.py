@@ -11,3 +11,5 @@ from bayespilco.trust.calibration import calibration_curve as calibration_curve
 from bayespilco.trust.calibration import coverage as coverage
 from bayespilco.trust.certificate import Certificate as Certificate
 from bayespilco.trust.certificate import certify as certify
+from bayespilco.trust.sensors import NewSensor as NewSensor
+from bayespilco.trust.sensors import sensor_worths as sensor_worths

@@ -15,7 +15,7 @@ import numpy as np
 from bayespilco.algorithm import METHODS, Record, Settings
 from bayespilco.core.precision import float64
 from bayespilco.deploy.bridge import episode_rows
-from bayespilco.execution import at_goal, episode_costs, simulate_samples
+from bayespilco.execution import at_goal, episode_costs, exceeded, simulate_samples
 from bayespilco.model.episode import Episode
 from bayespilco.model.posterior_samples import draw_many
 from bayespilco.tasks import Task
@@ -88,16 +88,6 @@ def outcome(task: Task, runs: Episode, *, as_observed: bool = False) -> Outcome:
 def _as_observed(task: Task, z: Any, u: Any) -> tuple[Any, Any, Any]:
     rows = episode_rows(task, np.asarray(z), np.asarray(u), None)
     return episode_costs(task, rows, jnp.asarray(u)), at_goal(task, rows), rows[:, : len(task.states)]
-
-
-def exceeded(task: Task, states: np.ndarray) -> np.ndarray:
-    """Whether each limit was exceeded at any step, of states of shape (runs, times, states)."""
-    places = {state.name: place for place, state in enumerate(task.states)}
-    found = np.zeros((len(states), len(task.limits)), dtype=bool)
-    for number, limit in enumerate(task.limits):
-        x = states[:, :, places[limit.name]]
-        found[:, number] = ~((x >= limit.low) & (x <= limit.high)).all(axis=1)  # NaN is beyond every limit
-    return found
 
 
 class Promise(NamedTuple):
