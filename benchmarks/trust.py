@@ -4,8 +4,11 @@
     python benchmarks/trust.py wrong RUN --count 20   wrong models, and honest ones: how many get GO?
     python benchmarks/trust.py limits RUN --limit "cart position=-0.5:0.5"    promised and executed exits
     python benchmarks/trust.py sensors RUN            predicted and executed worth of each sensor
+    python benchmarks/trust.py study STUDY            the same promises, of each method of a stored comparison
+    python benchmarks/trust.py summary FILE ...       what such lines come to
 
-RUN is the directory of a finished run of a simulated task (of a study: `study/seed-*/bayes-filter/run`).
+RUN is the directory of a finished run of a simulated task (of learning curves: `study/seed-*/bayes-filter/run`), STUDY
+one of `bayespilco reproduce`.
 """
 
 import argparse
@@ -13,6 +16,7 @@ import dataclasses
 import importlib
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,11 +31,14 @@ from bayespilco.cli import _limits
 from bayespilco.control.search import improve
 from bayespilco.core.precision import as_float64, float64
 from bayespilco.execution import RandomActions, exceeded, execute, execute_many
+from bayespilco.experiments.comparison import PARTS, Study, part_file, read_outcome
+from bayespilco.experiments.results import success
 from bayespilco.model.episode import Episode, batch
 from bayespilco.runs import Run
 from bayespilco.settings import Thresholds
 from bayespilco.tasks import Task
 from bayespilco.tasks.task import hold
+from bayespilco.trust.bounds import clopper_pearson
 from bayespilco.trust.calibration import LEVELS, coverage, rank
 from bayespilco.trust.certificate import certify
 from bayespilco.trust.promises import outcome
@@ -237,11 +244,73 @@ def limits(run: Run, executions: int) -> dict[str, Any]:
     }
 
 
+def study(path: Path) -> Iterator[dict[str, Any]]:
+    """Promises of a stored comparison: sampled and executed costs are in its files, so nothing is simulated."""
+    made = Study(**json.loads((path / "study.json").read_text()))
+    task = made.make_task()
+    for directory in sorted(path.glob("seed-*")):
+        for part in (part for part in PARTS if part_file(directory, part).exists()):
+            stored = read_outcome(made, directory, part)
+            for n, method in enumerate(part.methods):
+                executed, sampled = np.asarray(stored.executed[n]), np.asarray(stored.sampled[n])
+                predicted = float(stored.predicted.total_cost)
+                succeeded = round(success(task, sampled) * len(sampled))
+                bound = clopper_pearson(succeeded, len(sampled)).lower
+                rate, total = success(task, executed), float(executed.sum(axis=1).mean())
+                yield {
+                    "seed": directory.name,
+                    "method": method,
+                    "success_bound": bound,
+                    "success": rate,
+                    "bound_holds": bool(rate >= bound),
+                    "sampled_total": float(sampled.sum(axis=1).mean()),
+                    "by_moments": predicted,
+                    "executed_total": total,
+                    "coverage": {
+                        "totals": coverage(sampled.sum(axis=1), executed.sum(axis=1)),
+                        "costs": coverage(sampled, executed),
+                    },
+                }
+
+
+def summary(lines: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Shares and medians over lines of `promises`, `study` (by method) and `wrong` (by case)."""
+    promised = [line for line in lines if line["what"] in ("promises", "study")]
+    for method in sorted({line.get("method", "") for line in promised}):
+        group = [line for line in promised if line.get("method", "") == method]
+        ratio = {
+            name: float(np.median([line[name] / line["executed_total"] for line in group]))
+            for name in ("sampled_total", "by_moments")
+        }
+        curves = {name: [line["coverage"][name] for line in group] for name in group[0]["coverage"]}
+        yield {
+            "method": method,
+            "certificates": len(group),
+            "bound_holds": float(np.mean([line["bound_holds"] for line in group])),
+            "relative_to_executed": ratio,
+            "coverage": {
+                name: {level: float(np.mean([curve[level] for curve in each])) for level in each[0]}
+                for name, each in curves.items()
+            },
+        }
+    for case in CASES:
+        group = [line for line in lines if line["what"] == "wrong" and line["case"] == case]
+        if group:
+            why = [reason for line in group for reason in line["certificates"][-1]["reasons"]]
+            counted = dict(Counter(map(_kind, why)))
+            yield {"case": case, "models": len(group), "go": sum(line["go"] for line in group), "reasons": counted}
+
+
+def _kind(reason: str) -> str:
+    """A reason without its numbers."""
+    return " ".join(reason.split(":")[0].split()[:6])
+
+
 def main() -> None:
     startup.single_thread()
     startup.keep_compiled_code()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("promises", "wrong", "limits", "sensors"))
+    parser.add_argument("what", choices=("promises", "wrong", "limits", "sensors", "study", "summary"))
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--executions", type=int, default=300)
     parser.add_argument("--limit", action="append", default=[])
@@ -252,7 +321,16 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=50)
     parser.add_argument("--last", action="store_true", help="only the last certificate of each run")
     given = parser.parse_args()
+    if given.what == "summary":
+        text = "".join(path.read_text() for path in given.runs)
+        for line in summary([json.loads(line) for line in text.splitlines()]):
+            print(json.dumps(line))
+        return
     for path in given.runs:
+        if given.what == "study":
+            for line in study(path):
+                print(json.dumps({"what": "study", "study": str(path), **line}), flush=True)
+            continue
         run = Run.load(path)
         if given.limit:
             run = dataclasses.replace(run, task=run.task.with_limits(_limits(given.limit)))

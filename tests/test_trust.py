@@ -223,7 +223,7 @@ def test_thresholds_decide() -> None:
     assert asked().go and asked().sentence.startswith("GO: success in at least")
     assert "velocity may exceed its limit in up to" in asked(most_exceeding=0.05).sentence
     assert "the newest episode contradicts the model" in asked(level=1.0).sentence
-    assert "not calibrated yet: 2 promises have been tested, 3 asked" in asked(least_promises=3).sentence
+    assert "not calibrated yet: 2 of at least 3 promises were tested" in asked(least_promises=3).sentence
     assert "not calibrated yet: earlier promises missed" in asked(most_missed=0.01).sentence
     assert "% of runs only" in asked(least_success=1.0).sentence
 
@@ -252,7 +252,8 @@ def test_first_certificate_is_not_calibrated() -> None:
     run = honest_run(1)
     found = run.certificate()
     assert found.model is None and found.calibration.promises == 0 and not found.go
-    assert "not calibrated yet: 0 promises" in found.sentence
+    assert "not calibrated yet: 0 of at least 2 promises" in found.sentence
+    assert found.brief.startswith("NO GO: not calibrated yet") and "\n" not in found.brief
     with pytest.raises(ValueError, match="no episode"):
         certify(run.task, run.settings, ())
 
@@ -334,6 +335,12 @@ def test_check_prints_and_writes_a_certificate(
     found = runs.read_certificate(directory)
     assert found["sentence"] in shown and "Limit of velocity: exceeded in" in shown
     assert found["thresholds"]["least_promises"] == 7 and list(found["limits"]) == ["velocity"]
+    with pytest.raises(SystemExit) as end:
+        cli.main(["learn", "spring", "--episodes", "2", "--out", str(tmp_path / "other"), "--stop-unless-go"])
+    said = capsys.readouterr()
+    assert end.value.code == cli.EXIT_NO_GO and "Next trial: NO GO: not calibrated yet" in said.out
+    assert f"bayespilco resume {tmp_path / 'other'} --whatever-happens" in said.err
+    assert "stop_unless_go = true" in (tmp_path / "other" / "config.toml").read_text()
     for wrong in ("velocity", "velocity=1", "=1:2", "velocity=a:b"):
         with pytest.raises(SystemExit) as end:
             cli.main(["check", str(directory), "--limit", wrong])

@@ -111,7 +111,7 @@ class Display:
             last, (low, high) = certificate.kept[-1], certificate.promises[-2].band
             word = "kept" if last.within else "[bold]missed[/]"
             self.console.print(f"Promised {low:.2f} to {high:.2f} (90 %), executed {last.total:.2f}: {word}.")
-        self.console.print(f"Next trial: {escape(certificate.sentence)}")
+        self.console.print(f"Next trial: {escape(certificate.brief)}.")
 
 
 def heading(run: Run, doing: str, path: Path | None) -> str:

@@ -112,6 +112,15 @@ class Certificate:
         ]
         return f"GO: {', '.join(parts)}."
 
+    @property
+    def brief(self) -> str:
+        """The same in one line: of several reasons the gravest."""
+        if self.reasons:
+            more = f" (and {len(self.reasons) - 1} more)" if len(self.reasons) > 1 else ""
+            return f"NO GO: {self.reasons[0].split(' (')[0]}{more}"
+        low, high = self.widened
+        return f"GO: success in at least {_percent(self.success.lower, -1)}, total cost {low:.1f} to {high:.1f}"
+
     def lines(self) -> list[str]:
         """All of it in words."""
         low, high = self.band
@@ -345,7 +354,7 @@ def _reasons(
         )
     if calibration.promises < thresholds.least_promises:
         found.append(
-            f"not calibrated yet: {calibration.promises} promises have been tested, {thresholds.least_promises} asked"
+            f"not calibrated yet: {calibration.promises} of at least {thresholds.least_promises} promises were tested"
         )
     elif calibration.scale > thresholds.most_missed:
         found.append(
