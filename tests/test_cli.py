@@ -342,7 +342,7 @@ def test_a_run_on_a_disk_that_became_read_only(
         (["learning-curves"], "--out"),
         (["learning-curves", "--out", "x", "--seeds", "0"], "--seeds must be at least 1; given 0."),
         (["learning-curves", "--out", "x", "--episodes", "0"], "--episodes must be at least 1; given 0."),
-        (["learning-curves", "--out", "x", "--methods", "pilco, bayes"], "Did you mean 'bayes-filter'?"),
+        (["learning-curves", "--out", "x", "--methods", "pilco, bayes-fliter"], "Did you mean 'bayes-filter'?"),
         (["learning-curves", "--out", "x", "--noise", "0"], "multiplied by a positive number; given 0.0."),
         (["learning-curves", "--out", "x", "--thresholds", "20;10"], "numbers with commas between them"),
         (["learning-curves", "--out", "x", "--sensors", "lean"], "Unknown sensor of 'cart-pole': 'lean'"),
