@@ -344,6 +344,15 @@ def test_a_run_on_a_disk_that_became_read_only(
         (["reproduce", "--out", "x", "--workers", "0"], "--workers must be at least 1; given 0."),
         (["reproduce", "--out", "x", "--task", "spirng"], "Did you mean 'spring'?"),
         (["reproduce", "--out", "file"], "file is neither empty nor the directory of a study"),
+        (["learning-curves"], "--out"),
+        (["learning-curves", "--out", "x", "--seeds", "0"], "--seeds must be at least 1; given 0."),
+        (["learning-curves", "--out", "x", "--episodes", "0"], "--episodes must be at least 1; given 0."),
+        (["learning-curves", "--out", "x", "--methods", "pilco, bayes-fliter"], "Did you mean 'bayes-filter'?"),
+        (["learning-curves", "--out", "x", "--noise", "0"], "multiplied by a positive number; given 0.0."),
+        (["learning-curves", "--out", "x", "--thresholds", "20;10"], "numbers with commas between them"),
+        (["learning-curves", "--out", "x", "--sensors", "lean"], "Unknown sensor of 'cart-pole': 'lean'"),
+        (["learning-curves", "--out", "file"], "file is neither empty nor the directory of a study"),
+        (["evaluate", "nowhere"], "nowhere is not the directory of a run: it has no config.toml."),
     ],
 )
 def test_mistakes_get_one_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -371,6 +380,11 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         assert name in ("task", "version") or re.search(pattern, words), name
     assert run("resume", "--help") == 0
     assert "kill -9" in capsys.readouterr().out
+    assert run("learning-curves", "--help") == 0
+    shown = capsys.readouterr().out
+    settings = [field.name.replace("_", "-") for field in dataclasses.fields(Settings)]
+    assert all(f"--{name}" in shown for name in settings if name not in ("method", "seed"))
+    assert "--seed " not in shown and "--method " not in shown
 
 
 def options_of(command: Any) -> list[str]:

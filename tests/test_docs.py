@@ -57,12 +57,12 @@ def test_python_of_the_readme_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        *(pytest.param(page, marks=pytest.mark.slow) for page in ("runs", "when-learning-fails")),
+        *(pytest.param(page, marks=pytest.mark.slow) for page in ("runs", "when-learning-fails", "learning-curves")),
         *("own-task", "own-data", "real-plant", "missing-samples", "hidden-states", "costs", "trust"),
     ],
 )
 def test_python_of_the_howtos_runs(page: str, tmp_path: Path) -> None:
-    if page in ("runs", "when-learning-fails"):
+    if page in ("runs", "when-learning-fails", "learning-curves"):
         small_run().save(tmp_path / "runs" / "first")
     programs = blocks(ROOT / "docs" / "howto" / f"{page}.md", "python")
     assert programs

@@ -8,6 +8,7 @@
     logged.csv                the episodes that it started from, if there were any
     evaluation.safetensors    executions of the final policy
     evaluation.json           what they came to
+    holding.json              how it does in longer runs, and after pushes (`bayespilco evaluate`)
 
 The episodes' files are the run; the rest is derived from them. Each file is there completely or not at all, so a run
 can be killed at any moment. Nothing is pickled: a run from someone else can be loaded without running their code.
