@@ -4,8 +4,8 @@
     python benchmarks/faults.py runs/pendulum --json docs/results/faults/pendulum.json
 
 Each row is a fault of the sensors, in many executions on the simulated plant: how many are at the goal throughout the
-last steps, with the controller's gate and with a filter that believes everything. Both meet the same plants, noise and faults. A fault begins at a
-random step of the first two thirds, so that some hit the swing-up and some the balancing.
+last steps, with the controller's gate and with a filter that believes everything. Both meet the same plants, noise and
+faults. A fault begins at a random step of the first two thirds, so that some hit the swing-up and some the balancing.
 """
 
 import argparse
