@@ -618,15 +618,25 @@ def export(
         int | None, typer.Option(min=0, help="Learned after which episode, counted from 0.", show_default="the last")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    single: Annotated[bool, typer.Option("--float", help="In C: numbers of type float, not double.")] = False,
     task: TaskOption = None,
 ) -> None:
-    """Write the controller of a run as one file, which `bayespilco.deploy.controller` loads with NumPy alone."""
+    """Write the controller of a run as one file, which `bayespilco.deploy.controller` loads with NumPy alone.
+
+    With a name that ends in `.c`: as C99, with a header beside it.
+    """
     from bayespilco.deploy import export
     from bayespilco.deploy.controller import timing
     from bayespilco.runs import Run
 
     run = Run.load(directory, task)
     taken = run.controller if episode is None else run.controller_after(episode)
+    if out.suffix == ".c":
+        header = export.save_c(taken, out, single=single, force=force)
+        print(f"{out}, {header}: {out.stat().st_size + header.stat().st_size} bytes of C99")
+        return
+    if single:
+        raise ValueError(f"--float is for C: give --out a name that ends in .c; given {out}.")
     export.save(taken, out, force=force)
     print(f"{out}: {out.stat().st_size} bytes; {timing(taken, steps=200)}")
 

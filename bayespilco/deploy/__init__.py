@@ -3,7 +3,8 @@
 files         writing a file completely or not at all
 logs          episodes as tables
 controller    a learned controller in one file
-export        saving that file
+c             the same controller as C, for machines without Python
+export        saving either
 rig           a real plant: run in time, recorded, stopped safely
 bridge        from what was learned to the above (this imports JAX)
 """
