@@ -11,6 +11,7 @@ To use it, `learn` a task from `tasks` with one of the four `METHODS`. What come
     execution    how a policy meets the simulated plant
     algorithm    Algorithm 1 and the table of methods: the whole loop
     deploy/      what leaves the house: the controller, the rig, logs (these need NumPy only)
+    trust/       promises: certificates before a trial, their calibration, the worth of sensors
     runs/        learning as a user asks for it: kept in files, resumed, in several processes
 
 Beside these: `report` (figures), `environments` (Gymnasium), `experiments` (studies), `cli` (the command). Everything

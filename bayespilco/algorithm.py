@@ -9,17 +9,20 @@ from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from bayespilco import execution
 from bayespilco import settings as tables
 from bayespilco.control import prediction
-from bayespilco.control.objective import OBJECTIVES
+from bayespilco.control.limits import Bounds
+from bayespilco.control.objective import OBJECTIVES, Objective, WithinLimits
 from bayespilco.control.policy import Policy
 from bayespilco.control.prediction import Prediction, Predictor
 from bayespilco.control.problem import Problem
-from bayespilco.control.search import Improvement, search
+from bayespilco.control.search import Improvement, Judge, search
+from bayespilco.core.gaussian import Gaussian
 from bayespilco.core.optimise import Reason
 from bayespilco.core.parallel import SERIAL, Mapper
 from bayespilco.core.precision import float64
@@ -27,6 +30,7 @@ from bayespilco.core.registry import Registry
 from bayespilco.execution import Executor, PolicyExecutor, RandomActions
 from bayespilco.model.dynamics import Dynamics
 from bayespilco.model.episode import Episode, batch
+from bayespilco.model.posterior_samples import draw_many
 from bayespilco.settings import Settings as Settings
 from bayespilco.tasks import Task
 from bayespilco.tasks.checking import check_episode
@@ -110,26 +114,31 @@ TRAININGS.add("evidence", Training(fit_evidence, EvidenceFit), "By the evidence 
 TRAININGS.add("direct", Training(fit_direct, DirectFit), "By the Direct method (the paper's).")
 
 
-EXPLORATION_EPISODES = 5
-"""In the first episodes policy search also starts from random policies, and predicts from one Gaussian. Later the
-valley is found, a warm start is enough, and what remains is to get every first state right."""
-
-RESTART_THRESHOLD = 2 / 3
-"""The share of the highest possible cost above which later searches start from random policies too. A policy that, say,
-spins the pole for ever leads nowhere: new data are of spinning again, and the next policy spins better."""
+RANDOM_STARTS = 4
+"""Random policies that a search starts from."""
 
 SPLIT_SHARE = 8
 """Each split gets 1/8 of the evaluation budget. Such an evaluation takes as long as sixteen others, and the next
 episode goes on from there."""
 
-RANDOM_STARTS = 4
-"""Random policies that a search starts from."""
+DRAWN_PLANTS = 60
+"""Plants drawn from the model that policies are compared on."""
+
+EXPLORATION_EPISODES = 5
+"""If policies are selected by prediction: in the first episodes policy search also starts from random policies, and
+predicts from one Gaussian. Later the valley is found, a warm start is enough, and what remains is to get every first
+state right."""
+
+RESTART_THRESHOLD = 2 / 3
+"""If policies are selected by prediction: the share of the highest possible cost above which later searches start from
+random policies too. A policy that, say, spins the pole for ever leads nowhere: new data are of spinning again, and the
+next policy spins better."""
 
 
 def model_structure(task: Task, settings: Settings) -> Kind:
     """The structure of the dynamics that a task is learned with, or a ValueError if it cannot be."""
     if settings.structure == "auto":
-        kind: Kind = "second-order" if task.rates and task.hidden else "free"
+        kind: Kind = "second-order" if task.rates else "free"
     else:
         kind = "second-order" if settings.structure == "second-order" else "free"
     if hidden := task.unrevealed(kind):
@@ -218,6 +227,7 @@ def learn(
         on_record: Called with all records after each round. If it returns True, learning ends.
     """
     model_structure(task, settings)  # what cannot be learned is refused before the plant moves
+    check_limits(task, settings)
     found = tuple(records)
     while len(found) < settings.episodes:
         found = (*found, learn_episode(task, settings, found, on_progress, workers, execute))
@@ -305,22 +315,85 @@ def _improve(
     on_progress: Callable[..., None],
 ) -> Improvement:
     """The best policy by prediction with the new model, from the earlier policies and from random ones."""
-    objective = OBJECTIVES[settings.objective].value(discount=task.discount)
-    problem = Problem(METHODS[settings.method].predictor, fit.dynamics, task.start, task.cost, task.steps, objective)
-    exploring = len(records) < EXPLORATION_EPISODES
-    stuck = bool(records) and records[-1].predicted_cost > RESTART_THRESHOLD * problem.worst
-    count = RANDOM_STARTS if exploring or stuck else 0
+    problem = make_problem(task, settings, fit.dynamics)
     visited = _visited(task, settings, [*(record.episode for record in records), episode])
+    split = max(settings.evaluations // SPLIT_SHARE, 1) if settings.in_parts else 0
+    earlier = [record.policy for record in records]
+    judge, starts, refined = None, RANDOM_STARTS, earlier[-1:]
+    if settings.selection == "samples" and problem.predictor.can_split:
+        key, of_judge = jax.random.split(key)
+        judge = _judge(task, settings, fit, problem, of_judge)
+    else:
+        exploring = len(records) < EXPLORATION_EPISODES
+        stuck = bool(records) and records[-1].predicted_cost > RESTART_THRESHOLD * problem.worst
+        starts = RANDOM_STARTS if exploring or stuck else 0
+        split, refined = 0 if exploring else split, earlier[EXPLORATION_EPISODES:]
     return search(
         problem,
-        [record.policy for record in records],
-        [task.random_policy(start, visited) for start in jax.random.split(key, RANDOM_STARTS)[:count]],
+        earlier,
+        [task.random_policy(start, visited) for start in jax.random.split(key, RANDOM_STARTS)[:starts]],
         evaluations=settings.evaluations,
-        split_evaluations=max(settings.evaluations // SPLIT_SHARE, 1) if settings.in_parts and not exploring else 0,
-        refined=[record.policy for record in records[EXPLORATION_EPISODES:]],
+        split_evaluations=split,
+        refined=refined,
+        judge=judge,
         workers=workers,
         on_progress=on_progress,
     )
+
+
+def _judge(task: Task, settings: Settings, fit: Fit, problem: Problem, key: Array) -> Judge:
+    """The cost on plants drawn from the model: the same plants and the same noise for every policy.
+
+    So few plants say nothing about rare events. What limits cost is taken from the prediction.
+    """
+    of_plants, of_runs = jax.random.split(key)
+    plants, keys = draw_many(fit, jax.random.split(of_plants, DRAWN_PLANTS)), jax.random.split(of_runs, DRAWN_PLANTS)
+    executor = METHODS[settings.method].executor
+
+    def judge(policies: Sequence[Policy]) -> np.ndarray:
+        ready = [executor(policy, fit.dynamics) for policy in policies]
+        costs = [execution.simulate_samples(task, each, plants, keys).costs for each in ready]
+        totals: np.ndarray = np.asarray(costs) @ task.discount ** np.arange(task.steps + 1)
+        if isinstance(problem.objective, WithinLimits):
+            predictions = [problem.split().prediction(policy) for policy in policies]
+            totals += np.array([[float(problem.objective.penalty(each))] for each in predictions])
+        return totals
+
+    return judge
+
+
+LIMIT_WEIGHT = 0.05
+"""What a probability of exceeding a limit that is e times as high as allowed costs, relative to the worst run."""
+
+
+@float64
+def make_problem(task: Task, settings: Settings, dynamics: Dynamics) -> Problem:
+    """What a policy for a task should be good at, according to a model."""
+    objective: Objective = OBJECTIVES[settings.objective].value(discount=task.discount)
+    limits: tuple[Bounds, ...] = ()
+    if settings.limit_probability > 0:
+        limits = check_limits(task, settings)
+        worst = float(task.cost.worst) * (task.steps + 1)
+        if not np.isfinite(worst):  # of a cost without bound, what it costs to stay where an episode starts
+            rest = jnp.asarray(task.rest)
+            start = Gaussian(jnp.concatenate([task.start.mean, rest]), jnp.pad(task.start.cov, (0, len(rest))))
+            worst = max(float(task.cost.moments(start).mean[0]) * (task.steps + 1), 1e-6)
+        count = (task.steps + 1) * len(limits)
+        objective = WithinLimits(objective, settings.limit_probability, LIMIT_WEIGHT * worst, count)
+    predictor = METHODS[settings.method].predictor
+    return Problem(predictor, dynamics, task.start, task.cost, task.steps, objective, limits=limits)
+
+
+def check_limits(task: Task, settings: Settings) -> tuple[Bounds, ...]:
+    """The limits that policy search respects, or a ValueError if there are none and some are asked for."""
+    if settings.limit_probability > 0 and not task.limits:
+        name = task.states[0].name
+        raise ValueError(
+            f"limit_probability is {settings.limit_probability:g}, but the task {task.name!r} has no limits. Declare "
+            f'them: limits={{"{name}": (-1, 1)}} in the task, or --limit "{name}=-1:1".'
+        )
+    places = {state.name: place for place, state in enumerate(task.states)}
+    return tuple(Bounds(places[limit.name], limit.low, limit.high) for limit in task.limits)
 
 
 def _visited(task: Task, settings: Settings, episodes: Sequence[Episode]) -> np.ndarray:

@@ -8,8 +8,8 @@ import operator
 import shlex
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -18,17 +18,20 @@ from rich.console import Console
 
 from bayespilco import interrupts, startup
 from bayespilco.interrupts import EXIT_INTERRUPTED
-from bayespilco.settings import EXECUTIONS, Settings
+from bayespilco.settings import EXECUTIONS, Settings, Thresholds
 from bayespilco.version import VERSION
 
 if TYPE_CHECKING:
+    from bayespilco.console import JobsDisplay
+    from bayespilco.experiments.jobs import Place
     from bayespilco.runs import Run, RunDirectory
+    from bayespilco.trust.sensors import NewSensor
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False
 )
 
-EXIT_FAILED, EXIT_USAGE = 1, 2
+EXIT_FAILED, EXIT_USAGE, EXIT_NO_GO = 1, 2, 3
 
 TensorBoardOption = Annotated[
     bool, typer.Option("--tensorboard", help="Write TensorBoard's files too (extra `tensorboard`).")
@@ -49,6 +52,15 @@ DropoutOption = Annotated[
     typer.Option(help="The probability that a sample is lost, of each sensor on its own.", show_default="the task's"),
 ]
 NoiseOption = Annotated[float | None, typer.Option(help="How many times the task's sensor noise.", show_default="1")]
+LimitOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="STATE=LOW:HIGH",
+        help='What a state must not exceed: "cart position=-0.5:0.5". May be repeated.',
+        show_default="the task's",
+    ),
+]
 NoCacheOption = Annotated[
     bool,
     typer.Option("--no-cache", envvar=startup.NO_CACHE, help="Do not keep compiled code for the next run."),
@@ -73,15 +85,16 @@ TaskOption = Annotated[
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def with_settings(kind: type[Settings]) -> Callable[[Command], Command]:
-    """Give a command an option for each setting, in place of its `**settings`.
+def with_settings(*kinds: type[Any], without: tuple[str, ...] = ()) -> Callable[[Command], Command]:
+    """Give a command an option for each setting of some kinds, in place of its `**settings`.
 
     An option that is left out is None: its value is that of the configuration file, or else the default.
     """
 
     def change(function: Command) -> Command:
         first, *rest = inspect.signature(function).parameters.values()
-        options = [_option(field) for field in dataclasses.fields(kind)]
+        fields = [field for kind in kinds for field in dataclasses.fields(kind)]
+        options = [_option(field) for field in fields if field.name not in without]
         changed = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in rest[:-1]]
         function.__signature__ = inspect.Signature([first, *options, *changed])  # type: ignore[attr-defined]
         function.__annotations__ = {each.name: each.annotation for each in (first, *options, *changed)}
@@ -168,7 +181,7 @@ def bayespilco(
 goes on, and evaluation.json, costs.png, learning.png, states.png, poses.png, motion.gif and report.html at the end.
 However learning was interrupted, `bayespilco resume` goes on from there."""
 )
-@with_settings(Settings)
+@with_settings(Settings, Thresholds)
 def learn(
     task: Annotated[
         str,
@@ -189,6 +202,7 @@ def learn(
     delay: DelayOption = None,
     dropout: DropoutOption = None,
     noise: NoiseOption = None,
+    limit: LimitOption = None,
     workers: WorkersOption = None,
     tensorboard: TensorBoardOption = False,
     live: LiveOption = False,
@@ -215,12 +229,13 @@ def learn(
         found = found._replace(task=kept.task)  # the same again has the same sensors and delays
     names = None if sensors is None else [name.strip() for name in sensors.split(",")]
     found = found._replace(task=found.task.varied(names, delay, dropout, noise))
+    if limit:
+        found = found._replace(task=found.task.with_limits(_limits(limit)))
     if repeated and found.task.name != asked.task:
         raise ValueError(f"{task} is of the task {asked.task!r}; given {found.task.name!r}.")
     if from_data is None and repeated and (logged := Path(task).parent / runs.LOGGED).exists():
         from_data = logged  # the same again begins with the same data
-    given = {name: value for name, value in settings.items() if value is not None}
-    chosen = dataclasses.replace(asked.settings, **given)
+    chosen, thresholds = _chosen(settings, asked.settings), _chosen(settings, asked.thresholds)
     path = out or Path("runs") / f"{found.task.name}-{chosen.method}-{chosen.seed}"
     _report(
         runs.learn,
@@ -234,8 +249,33 @@ def learn(
         force=force,
         from_data=from_data,
         executions=asked.executions if executions is None else executions,
+        thresholds=thresholds,
         **dataclasses.asdict(chosen),
     )
+
+
+Chosen = TypeVar("Chosen", Settings, Thresholds)
+
+
+def _chosen(given: dict[str, Any], asked: Chosen) -> Chosen:
+    """What was asked for, with those of the options that were given."""
+    names = [field.name for field in dataclasses.fields(asked)]
+    return dataclasses.replace(asked, **{n: given[n] for n in names if given.get(n) is not None})
+
+
+def _limits(given: list[str]) -> dict[str, tuple[float | None, float | None]]:
+    """From `cart position=-0.5:0.5`, or `speed=:2`, to the limits of a task."""
+    found: dict[str, tuple[float | None, float | None]] = {}
+    for each in given:
+        name, _, ends = each.rpartition("=")
+        low, colon, high = ends.partition(":")
+        try:
+            if not (name.strip() and colon):
+                raise ValueError
+            found[name.strip()] = (float(low) if low.strip() else None, float(high) if high.strip() else None)
+        except ValueError:
+            raise ValueError(f"--limit is STATE=LOW:HIGH, such as 'cart position=-0.5:0.5'; given {each!r}.") from None
+    return found
 
 
 @app.command(
@@ -245,6 +285,7 @@ def learn(
 - `bayespilco resume runs/first --episodes 20`: a run that needs more episodes than it was given
 - `bayespilco resume runs/tanks --task tanks.py:task`: a task of your own, whose code a run does not keep"""
 )
+@with_settings(Thresholds)
 def resume(
     directory: Annotated[Path, typer.Argument(help="The directory of a run, what was `--out`.")],
     task: TaskOption = None,
@@ -256,13 +297,17 @@ def resume(
     live: LiveOption = False,
     as_json: JsonOption = False,
     no_cache: NoCacheOption = False,
+    **settings: Any,
 ) -> None:
     """Go on with an interrupted run, to the same result as if it had not been interrupted."""
     if not no_cache:
         startup.keep_compiled_code()
     from bayespilco import runs
 
-    function = functools.partial(runs.resume, directory)
+    thresholds = None
+    if any(value is not None for value in settings.values()):
+        thresholds = _chosen(settings, runs.Config.read(directory / "config.toml").thresholds)
+    function = functools.partial(runs.resume, directory, thresholds=thresholds)
     _report(function, task, directory, tensorboard, workers, live, as_json, episodes=episodes)
 
 
@@ -320,6 +365,11 @@ def _report(
         except runs.Interrupted as end:
             print(f"Interrupted. {end.sentence}", file=sys.stderr)
             raise typer.Exit(EXIT_INTERRUPTED) from None
+    if pictures is None and not runs.is_finished(path):
+        sentence = runs.read_certificate(path)["sentence"]
+        print(f"Stopped before the next trial. {sentence}", file=sys.stderr)
+        print(f"To go on all the same: bayespilco resume {path} --whatever-happens", file=sys.stderr)
+        raise typer.Exit(EXIT_NO_GO)
     executed = runs.load_evaluation(path)
     if lines is not None:
         lines.end(path, executed)
@@ -366,10 +416,8 @@ def reproduce(
     ] = None,
 ) -> None:
     """Repeat the paper's comparison of the four methods, on one data set or on many."""
-    from bayespilco.console import JobsDisplay, comparison_table
-    from bayespilco.experiments.cluster import Cluster
+    from bayespilco.console import comparison_table
     from bayespilco.experiments.comparison import Study
-    from bayespilco.experiments.jobs import Local
     from bayespilco.experiments.reproduce import claim
     from bayespilco.experiments.reproduce import reproduce as compute
 
@@ -380,8 +428,30 @@ def reproduce(
         raise ValueError(f"--workers must be at least 1; given {workers}.")
     study = Study(task, episodes, points, collecting, collecting_points, evaluations, in_parts, executions, samples)
     claim(study, out)
-    console = Console(highlight=False)
     wanted = range(first_seed, first_seed + seeds)
+    with _studying(out, workers, dask) as (place, display, console, failed):
+        failed |= compute(
+            study,
+            out,
+            wanted,
+            place,
+            ablations=ablations,
+            command=_command(),
+            on_status=display.on_status,
+            on_seed=lambda seed, numbers: console.print(comparison_table(numbers)),
+        )
+
+
+@contextmanager
+def _studying(
+    out: Path, workers: int | None, dask: str | None
+) -> Iterator[tuple["Place", "JobsDisplay", Console, dict[str, str]]]:
+    """Where a study's jobs run and are shown. Put into the last what failed: it is said at the end."""
+    from bayespilco.console import JobsDisplay
+    from bayespilco.experiments.cluster import Cluster
+    from bayespilco.experiments.jobs import Local
+
+    console, failed = Console(highlight=False), dict[str, str]()
     finished = f"What is finished is in {out}; the same command goes on from there."
     try:
         with (
@@ -389,16 +459,7 @@ def reproduce(
             Cluster(dask, out) if dask else Local(workers) as place,
             JobsDisplay(console) as display,
         ):
-            failed = compute(
-                study,
-                out,
-                wanted,
-                place,
-                ablations=ablations,
-                command=_command(),
-                on_status=display.on_status,
-                on_seed=lambda seed, numbers: console.print(comparison_table(numbers)),
-            )
+            yield place, display, console, failed
     except KeyboardInterrupt:
         print(f"Interrupted. {finished}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -410,9 +471,143 @@ def reproduce(
         raise typer.Exit(EXIT_FAILED)
 
 
+@app.command(
+    "learning-curves",
+    epilog="""**Examples**
+
+- `bayespilco learning-curves --out curves --seeds 10`: how soon the cart-pole is learned, and how sure that is
+- `bayespilco learning-curves --out curves --seeds 20`: ten more seeds; what is there already is kept
+- `bayespilco learning-curves --out noisy --methods pilco,bayes-filter --noise 2 --seeds 3`: with twice the noise
+- `bayespilco learning-curves --out mine --task tanks.py:task --thresholds 10,5`: a task of your own
+
+**The directory** gets index.html (a page with everything; results.md is the same), results.json (all numbers, also of
+runs that are not finished yet) and a run per seed and method. After an interruption the same command goes on, after
+the last episode of each run. See docs/howto/learning-curves.md.""",
+)
+@with_settings(Settings, without=("method", "seed", "episodes"))
+def learning_curves(
+    out: Annotated[Path, typer.Option(help="Where the study is, or is to be.")],
+    task: Annotated[str, typer.Option(help="What to learn: a task, or one of your own (file.py:name).")] = "cart-pole",
+    methods: Annotated[str, typer.Option(help="Which methods, by name: pilco,bayes-filter.")] = "bayes-filter",
+    seeds: Annotated[int, typer.Option(help="How many runs of each method.")] = 1,
+    first_seed: Annotated[int, typer.Option(help="The seed of the first.")] = 0,
+    episodes: Annotated[int, typer.Option(help="Episodes of each run, the first with random actions.")] = 15,
+    executions: Annotated[int, typer.Option(help="How often to execute each policy.")] = EXECUTIONS,
+    samples: Annotated[int, typer.Option(help="Plants drawn from each model for the sampled prediction.")] = 100,
+    thresholds: Annotated[
+        str | None, typer.Option(help="Costs to be below: 26.8,22,20.", show_default="the task's")
+    ] = None,
+    sensors: SensorsOption = None,
+    delay: DelayOption = None,
+    dropout: DropoutOption = None,
+    noise: NoiseOption = None,
+    workers: Annotated[int | None, typer.Option(help="Processes at a time.", show_default="one per core")] = None,
+    dask: Annotated[
+        str | None, typer.Option(help="Address of a Dask scheduler whose workers share the directory.")
+    ] = None,
+    **settings: Any,
+) -> None:
+    """Measure how many seconds of interaction methods need, over many seeds: each learns from its own data."""
+    from bayespilco.console import curve_line
+    from bayespilco.experiments.curves import CurveStudy, claim
+    from bayespilco.experiments.curves import learning_curves as compute
+
+    for name, value, lowest in (("seeds", seeds, 1), ("first-seed", first_seed, 0), ("episodes", episodes, 1)):
+        if value < lowest:
+            raise ValueError(f"--{name} must be at least {lowest}; given {value}.")
+    if workers is not None and workers < 1:
+        raise ValueError(f"--workers must be at least 1; given {workers}.")
+    chosen = Settings(**{name: value for name, value in settings.items() if value is not None})
+    named = _names(methods)
+    study = CurveStudy(
+        task=task,
+        sensors=None if sensors is None else tuple(_names(sensors)),
+        delay=delay,
+        dropout=dropout,
+        noise=1.0 if noise is None else noise,
+        settings=chosen,
+        executions=executions,
+        samples=samples,
+    )
+    limits = None if thresholds is None else _numbers("thresholds", thresholds)
+    claim(study, out, named)
+    with _studying(out, workers, dask) as (place, display, console, failed):
+        failed |= compute(
+            study,
+            out,
+            range(first_seed, first_seed + seeds),
+            methods=named,
+            episodes=episodes,
+            thresholds=limits,
+            place=place,
+            command=_command(),
+            on_status=display.on_status,
+            on_curve=lambda curve: console.print(curve_line(curve), soft_wrap=True),
+        )
+
+
+def _names(given: str) -> list[str]:
+    return [name.strip() for name in given.split(",")]
+
+
+def _numbers(option: str, given: str) -> list[float]:
+    try:
+        return sorted((float(each) for each in given.split(",")), reverse=True)
+    except ValueError:
+        raise ValueError(f"--{option} must be numbers with commas between them; given {given!r}.") from None
+
+
 def _command() -> str:
     """This command as it was given."""
     return shlex.join(["bayespilco", *sys.argv[1:]])
+
+
+@app.command(
+    epilog="""**Examples**
+
+- `bayespilco evaluate runs/first`: ten runs of five minutes; how often does it fall?
+- `bayespilco evaluate runs/first --pushes 50`: and fifty pushes to the balanced pole, in both directions
+- `bayespilco evaluate runs/tanks --task tanks.py:task --pushes 20 --push-state "lower level" --push-size 3`
+
+**The directory** gets holding.json, with these numbers and more."""
+)
+def evaluate(
+    directory: Annotated[Path, typer.Argument(help="The directory of a run.")],
+    minutes: Annotated[float, typer.Option(help="How long each run is.")] = 5.0,
+    runs: Annotated[int, typer.Option(help="How many runs.")] = 10,
+    pushes: Annotated[int, typer.Option(help="How many pushes to give to the plant when it is at the goal.")] = 0,
+    push_state: Annotated[
+        str | None, typer.Option(help="Which state to push, by name.", show_default="the task's last rate")
+    ] = None,
+    push_size: Annotated[
+        float | None, typer.Option(help="By how much it jumps, in its own unit.", show_default="9 on the cart-pole")
+    ] = None,
+    within: Annotated[float, typer.Option(help="Seconds to be back at the goal after a push.")] = 5.0,
+    seed: Annotated[int, typer.Option(help="Of first states and sensor noise.")] = 1,
+    task: TaskOption = None,
+    no_cache: NoCacheOption = False,
+) -> None:
+    """Run a learned controller for long on its simulated plant, and push it: does it hold, does it recover?"""
+    if not no_cache:
+        startup.keep_compiled_code()
+    from bayespilco.console import holding_table
+    from bayespilco.experiments.holding import evaluate_holding, save
+    from bayespilco.runs import Run
+
+    console, learned = Console(highlight=False), Run.load(directory, task)
+    with console.status("running the controller"):
+        found = evaluate_holding(
+            learned,
+            minutes=minutes,
+            runs=runs,
+            pushes=pushes,
+            push_state=push_state,
+            push_size=push_size,
+            within=within,
+            seed=seed,
+        )
+    console.print(holding_table(found))
+    print(f"Kept in {save(found, directory)}.")
 
 
 @app.command()
@@ -526,6 +721,104 @@ def play(
     path = out or directory / PLAYGROUND
     write(path, page.encode())
     print(f"{path}: {len(page.encode()) / 1e6:.2g} MB; open it in a browser.")
+
+
+@app.command(
+    epilog="""**Examples**
+
+- `bayespilco check runs/first`: may the policy that was learned be executed?
+- `bayespilco check runs/first --limit "cart position=-0.5:0.5" --most-exceeding 0.01`: will it stay on the track?
+
+The certificate is printed, and written to certificate.json in the directory. The exit code is 0 for GO and 3 for
+NO GO."""
+)
+@with_settings(Thresholds, without=("stop_unless_go",))
+def check(
+    directory: Annotated[Path, typer.Argument(help="The directory of a run.")],
+    limit: LimitOption = None,
+    task: TaskOption = None,
+    no_cache: NoCacheOption = False,
+    **settings: Any,
+) -> None:
+    """Say what the policy of a run will do, how sure that is, and whether its model deserves to be believed."""
+    if not no_cache:
+        startup.keep_compiled_code()
+    from bayespilco import runs
+    from bayespilco.runs.directory import write_certificate
+
+    run = runs.Run.load(directory, task)
+    if limit:
+        run = dataclasses.replace(run, task=run.task.with_limits(_limits(limit)))
+    asked = _chosen(settings, runs.Config.read(directory / "config.toml").thresholds)
+    console = Console(highlight=False)
+    with console.status("simulating the policy on plants drawn from the model"):
+        certificate = run.certificate(asked)
+    for line in certificate.lines():
+        console.print(line, markup=False)
+    console.print(certificate.sentence, markup=False, style="bold")
+    console.print(f"Written: {write_certificate(directory, certificate)}", soft_wrap=True, markup=False)
+    if not certificate.go:
+        raise typer.Exit(EXIT_NO_GO)
+
+
+@app.command(
+    epilog="""**Examples**
+
+- `bayespilco sensors runs/first`: what half or twice the noise of each sensor would change
+- `bayespilco sensors runs/first --add "cart velocity:0.1"`: what a sensor would be worth that there is not yet"""
+)
+def sensors(
+    directory: Annotated[Path, typer.Argument(help="The directory of a run.")],
+    add: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATE:NOISE",
+            help='A sensor that does not exist yet: the state, and its noise (std): "cart velocity:0.1".',
+            show_default=False,
+        ),
+    ] = None,
+    runs: Annotated[int, typer.Option(min=2, help="Pairs of runs on sampled plants.")] = 300,
+    reoptimise: Annotated[
+        bool, typer.Option("--reoptimise", help="Improve the policy for each variant of the sensors first.")
+    ] = False,
+    task: TaskOption = None,
+    no_cache: NoCacheOption = False,
+) -> None:
+    """Say what a better sensor would be worth: the change of the total cost, by paired runs on sampled plants."""
+    if not no_cache:
+        startup.keep_compiled_code()
+    from bayespilco.algorithm import SPLIT_SHARE
+    from bayespilco.console import sensors_table
+    from bayespilco.runs import Run
+    from bayespilco.trust.sensors import sensor_worths
+
+    run = Run.load(directory, task)
+    budget = max(run.settings.evaluations // SPLIT_SHARE, 1) if reoptimise else 0
+    console = Console(highlight=False)
+    with console.status("simulating the policy with other sensors on plants drawn from the model"):
+        found = sensor_worths(
+            run.task, run.settings, run.records, added=_new_sensors(add or []), runs=runs, reoptimise=budget
+        )
+    console.print(
+        f"Total cost with the sensors as they are: {found.total:.2f} +- {found.error:.2f} ({found.runs} plants). "
+        "Changes, by paired runs:"
+    )
+    console.print(sensors_table(found))
+    console.print(found.sentence, markup=False, style="bold")
+
+
+def _new_sensors(given: list[str]) -> "list[NewSensor]":
+    """From `cart velocity:0.1` to a sensor that does not exist yet."""
+    from bayespilco.trust.sensors import NewSensor
+
+    found = []
+    for each in given:
+        name, _, std = each.rpartition(":")
+        try:
+            found.append(NewSensor(name.strip(), float(std)))
+        except ValueError:
+            raise ValueError(f"--add is STATE:NOISE, such as 'cart velocity:0.1'; given {each!r}.") from None
+    return found
 
 
 @app.command(

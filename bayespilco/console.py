@@ -21,6 +21,7 @@ from bayespilco.runs.directory import metrics, summary
 from bayespilco.runs.display import Display as Display
 from bayespilco.runs.display import moving_bar
 from bayespilco.tasks import Task
+from bayespilco.trust.sensors import Worths
 
 
 def evaluation_sentence(run: Run, executed: Episode) -> str:
@@ -76,11 +77,66 @@ def comparison_table(seed: dict[str, Any]) -> Table:
     return table
 
 
+def curve_line(curve: dict[str, Any]) -> str:
+    """A finished run of a study of learning curves, in one line."""
+    course = ", ".join(f"{entry['executed']:.1f}" for entry in curve["episodes"])
+    last = curve["episodes"][-1]
+    return (
+        f"seed {curve['seed']}, {curve['method']}: executed {course} after each episode; "
+        f"[bold]{last['success']:.0%}[/] of the last policy's executions succeed"
+    )
+
+
+def holding_table(found: dict[str, Any]) -> Table:
+    """How a controller did in long runs, and after pushes."""
+    long, pushed = found["long"], found.get("pushes")
+    runs = long["runs"]
+    rows = {
+        "[bold]in use[/]": f"{runs} runs of {long['minutes']:g} minutes",
+        "reached the goal": f"{long['reached']} of {runs}"
+        + ("" if long["reached_s"] is None else f", after {long['reached_s']:.3g} s in the median"),
+        "at the goal from then on": f"{long['at_goal']:.1%} of the time",
+        "fell": f"{long['fell']} of {runs} runs ({long['falls']} falls)",
+        "fell and never got up again": f"{long['stayed_down']} of {runs} runs",
+    }
+    if pushed is not None:
+        size = f"{pushed['size']:g} {pushed['unit']}".rstrip()
+        rows["[bold]pushed[/]"] = f"{pushed['given']} pushes of {size} to the {pushed['state']}"
+        rows["left the goal"] = f"{pushed['left_the_goal']} of {pushed['given']}"
+        said = f"{pushed['recovered']} of {pushed['given']}"
+        if pushed["share"] is not None:
+            said += f" ({pushed['share']:.0%})"
+        if pushed["median_s"] is not None:
+            said += f", after {pushed['median_s']:.3g} s in the median"
+        rows[f"back at the goal within {pushed['within_s']:g} s"] = said
+        if pushed["given"] < pushed["wanted"]:
+            missing = pushed["wanted"] - pushed["given"]
+            rows["pushes not given, as the plant was not up"] = f"{missing} of {pushed['wanted']}"
+    table = Table(show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for what, value in rows.items():
+        table.add_row(what, escape(value))
+    return table
+
+
 def tasks_table(tasks: dict[str, Task]) -> Table:
     table = Table("task", "states", "actions", "episode", box=None, pad_edge=False, padding=(0, 2, 1, 0))
     for name, task in tasks.items():
         components = [escape(", ".join(map(str, part))) for part in (task.states, task.actions)]
         table.add_row(f"[bold]{name}[/]", *components, f"{task.steps} steps of {task.dt:.3g} s")
+    return table
+
+
+def sensors_table(found: Worths) -> Table:
+    """What a change of each sensor's noise does to the total cost."""
+    columns = {"halved": "halved", "doubled": "doubled", "without": "without it", "added": "added"}
+    shown = [what for what in columns if any(what in worth.changes for worth in found.sensors)]
+    table = Table("sensor", "noise (std)", box=SIMPLE_HEAD, pad_edge=False)
+    for what in shown:
+        table.add_column(columns[what], justify="right", no_wrap=True)
+    for worth in found.sensors:
+        name = escape(worth.name) + (" (new)" if "added" in worth.changes else "")
+        noise = f"{worth.std:.3g} {worth.unit}".strip()
+        table.add_row(name, noise, *(str(worth.changes[what]) if what in worth.changes else "-" for what in shown))
     return table
 
 

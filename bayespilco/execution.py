@@ -135,16 +135,30 @@ def execute_many(task: Task, executor: Executor, keys: Array) -> Episode:
     return _simulate(task, task.plant, executor, keys)
 
 
+@float64
+def execute_pushed(task: Task, executor: Executor, keys: Array, pushes: Float[Array, "keys steps state"]) -> Episode:
+    """Like `execute_many`, on a simulated plant whose states are pushed: `pushes` are added at the end of each step."""
+    if isinstance(task.plant, RealPlant):
+        raise ValueError(f"Task {task.name!r} has a real plant, which this program cannot push.")
+    return _simulate(task, task.plant, executor, keys, pushes)
+
+
 @compiled
-def _simulate(task: Task, simulation: Simulation, executor: Executor, keys: Array) -> Episode:
-    structure, n = task.structure(), len(task.states)
+def _simulate(
+    task: Task, simulation: Simulation, executor: Executor, keys: Array, pushes: Array | None = None
+) -> Episode:
+    structure, n, sensors = task.structure(), len(task.states), task.true_sensors
 
-    def plant(x: Array, u: Array, t: Array, key: Array) -> Array:
-        acting = jnp.concatenate([x, u])[np.array(structure.acting)]
-        return jnp.concatenate([simulation(x[:n], acting), known_rows(structure, x, u, t)[n:]])
+    def one(key: Array, pushes: Array | None) -> Episode:
+        def plant(x: Array, u: Array, t: Array, key: Array) -> Array:
+            acting = jnp.concatenate([x, u])[np.array(structure.acting)]
+            following = simulation(x[:n], acting)
+            following = following if pushes is None else following + pushes[t]
+            return jnp.concatenate([following, known_rows(structure, x, u, t)[n:]])
 
-    sensors = task.true_sensors
-    return jax.vmap(lambda key: _run(task, plant, sensors, executor, key))(keys)
+        return _run(task, plant, sensors, executor, key)
+
+    return jax.vmap(one)(keys, pushes)
 
 
 def known_rows(structure: Structure, x: Array, u: Array, t: Array) -> Array:
@@ -228,6 +242,16 @@ def episode_costs(task: Task, rows: Float[Array, "times row"], actions: Float[Ar
 def at_goal(task: Task, rows: Float[Array, "times row"]) -> Bool[Array, " times"]:
     """At which steps the state is at the goal: what actions cost has no part in it."""
     return jax.vmap(task.cost.terminal(rows.shape[1]).at_goal)(rows)
+
+
+def exceeded(task: Task, states: np.ndarray) -> np.ndarray:
+    """Whether each limit of a task was exceeded at any step, of states of shape (runs, times, states)."""
+    places = {state.name: place for place, state in enumerate(task.states)}
+    found = np.zeros((len(states), len(task.limits)), dtype=bool)
+    for number, limit in enumerate(task.limits):
+        x = states[:, :, places[limit.name]]
+        found[:, number] = ~((x >= limit.low) & (x <= limit.high)).all(axis=1)  # NaN is beyond every limit
+    return found
 
 
 def _first_state(task: Task, key: Array) -> Float[Array, " row"]:

@@ -5,6 +5,7 @@ The command's options, the arguments of `bayespilco.learn`, and the entries of a
 """
 
 import dataclasses
+from numbers import Real
 from typing import Any
 
 from bayespilco.core.checks import LARGEST_SEED, check_integer
@@ -19,7 +20,12 @@ STRUCTURES: Registry[str] = Registry("structure")
 """What may be known of the dynamics beforehand."""
 STRUCTURES.add("free", "free", "Nothing: every state is learned (the paper's).")
 STRUCTURES.add("second-order", "second-order", "Positions follow their rates: the rates alone are learned.")
-STRUCTURES.add("auto", "auto", "second-order if the task has rates and hides a state, else free.")
+STRUCTURES.add("auto", "auto", "second-order if the task declares rates, else free.")
+
+SELECTIONS: Registry[str] = Registry("selection")
+"""How the best of the policies that a search finds is selected."""
+SELECTIONS.add("samples", "samples", "By the mean cost on plants drawn from the model.")
+SELECTIONS.add("prediction", "prediction", "By the predicted cost, which they were optimised on.")
 
 EXECUTIONS = 100
 """How often the command executes the final policy."""
@@ -32,8 +38,8 @@ def setting(
     help: str,
     *,
     table: Registry[Any] | None = None,
-    lowest: int = 1,
-    highest: int = LARGEST_COUNT,
+    lowest: float | int = 1,
+    highest: float | int = LARGEST_COUNT,
     no: str | None = None,
 ) -> Any:
     """A field of `Settings`, with everything that is known of it.
@@ -68,25 +74,71 @@ class Settings:
         no="whole",
     )
     objective: str = setting("expected-cost", "What policy search minimises.", table=OBJECTIVES)
+    selection: str = setting(
+        "samples", "What selects the best policy found: samples of the model, or prediction.", table=SELECTIONS
+    )
+    limit_probability: float = setting(
+        0.0, "How likely a run may be to exceed the task's limits, in policy search; 0: any.", lowest=0, highest=1
+    )
     structure: str = setting("auto", "What is known of the dynamics: free, second-order, or auto.", table=STRUCTURES)
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value, known = getattr(self, field.name), field.metadata
-            if known["table"] is not None:
-                known["table"][value]  # an unknown name is refused with the names there are
-            elif field.type is bool:
-                if value not in (True, False):
-                    raise ValueError(f"{field.name} must be True or False; given {value!r}.")
-                object.__setattr__(self, field.name, bool(value))
-            elif field.type is int:
-                checked = check_integer(value, field.name, known["lowest"], known["highest"])
-                object.__setattr__(self, field.name, checked)
+        _check(self)
 
 
-def describe(kind: type[Settings] = Settings, indent: str = "") -> str:
+@dataclasses.dataclass(frozen=True)
+class Thresholds:
+    """When a trial is a GO: what is asked of the policy that is about to be executed, and of the model behind it.
+
+    Nothing that is learned depends on them.
+    """
+
+    stop_unless_go: bool = setting(
+        False, "Whether learning stops before a trial whose certificate is NO GO.", no="whatever-happens"
+    )
+    least_success: float = setting(
+        0.9, "The least probability of success: its lower bound must be above.", lowest=0, highest=1
+    )
+    most_exceeding: float = setting(
+        0.05, "The most probable that a limit may be exceeded in a run: an upper bound.", lowest=0, highest=1
+    )
+    confidence: float = setting(0.95, "Of these bounds.", lowest=0.5, highest=0.9999)
+    level: float = setting(
+        0.01, "How unusual the newest episode must be to contradict the model before it.", lowest=0, highest=1
+    )
+    least_promises: int = setting(2, "Promises that have to be tested before the next one counts.", lowest=0)
+    most_missed: float = setting(
+        2.0, "How much larger than promised the misses of earlier promises may be.", lowest=0, highest=1e6
+    )
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+def _check(given: Any) -> None:
+    """Refuse values outside of what the fields of a dataclass allow, and give the others their type."""
+    for field in dataclasses.fields(given):
+        value, known = getattr(given, field.name), field.metadata
+        if known["table"] is not None:
+            known["table"][value]  # an unknown name is refused with the names there are
+        elif field.type is bool:
+            if value not in (True, False):
+                raise ValueError(f"{field.name} must be True or False; given {value!r}.")
+            object.__setattr__(given, field.name, bool(value))
+        elif field.type is int:
+            checked = check_integer(value, field.name, known["lowest"], known["highest"])
+            object.__setattr__(given, field.name, checked)
+        elif field.type is float:
+            lowest, highest = known["lowest"], known["highest"]
+            if isinstance(value, bool) or not isinstance(value, Real) or not lowest <= float(value) <= highest:
+                raise ValueError(f"{field.name} must be a number from {lowest:g} to {highest:g}; given {value!r}.")
+            object.__setattr__(given, field.name, float(value))
+
+
+def describe(kind: type[Any] = Settings, indent: str = "") -> str:
     """The settings as lines of a docstring."""
     return "\n".join(f"{indent}{field.name}: {field.metadata['help']}" for field in dataclasses.fields(kind))
 
 
-Settings.__doc__ = f"{Settings.__doc__}\n\n    Attributes:\n{describe(Settings, '        ')}\n    "
+for _kind in (Settings, Thresholds):
+    _kind.__doc__ = f"{_kind.__doc__}\n\n    Attributes:\n{describe(_kind, '        ')}\n    "

@@ -34,7 +34,7 @@ def small_run(records: int = 2) -> Run:
         predicted = eqx.filter_jit(predict)(method.predictor, policy, dynamics, task.initial, task.cost, task.steps)
         made.append(Record(episode, fit, policy, predicted, 10 + number, Reason.CONVERGED))
         executor = method.executor(policy, dynamics)
-    return Run(task, Settings(episodes=records), tuple(made))
+    return Run(task, Settings(episodes=records, structure="free", selection="prediction"), tuple(made))
 
 
 def _fit(episode: Episode) -> EvidenceFit:

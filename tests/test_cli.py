@@ -73,6 +73,7 @@ def test_learning_leaves_a_run_and_pictures(capsys: pytest.CaptureFixture[str]) 
     assert run("learn", "spring", "--episodes", "2", "--executions", "2", "--out", "first") == 0
     files = sorted(file.name for file in Path("first").iterdir())
     assert files == [
+        "certificate.json",
         "config.toml",
         "costs.png",
         "episode-00.safetensors",
@@ -252,9 +253,10 @@ def test_a_full_disk_ends_with_a_sentence_and_the_last_good_state(
     written: list[object] = []
 
     def fsync(descriptor: int) -> None:
-        """Room for the task, the configuration, one episode and its line; each is followed by the directory's own."""
+        """Room for task, configuration, an episode, its line, and its certificate with the line anew; each is followed
+        by the directory's own."""
         written.append(descriptor)
-        if len(written) > 8:
+        if len(written) > 12:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as full:
@@ -264,7 +266,7 @@ def test_a_full_disk_ends_with_a_sentence_and_the_last_good_state(
         "bayespilco: Cannot write full/episode-01.safetensors: No space left on device. "
         "1 of 3 episodes are saved in full; go on with: bayespilco resume full\n"
     )
-    names = ["config.toml", "episode-00.safetensors", "metrics.jsonl", "task.json"]
+    names = ["certificate.json", "config.toml", "episode-00.safetensors", "metrics.jsonl", "task.json"]
     assert sorted(file.name for file in Path("full").iterdir()) == names
     assert run("resume", "full") == 0
     assert len(Run.load("full").records) == 3

@@ -124,7 +124,7 @@ def test_acts_as_the_library_does(
     z = np.asarray(task.initial.mean) + wander(missing, len(task.states))
     expected = actions_of_the_library(executor, task.initial, z)
     assert (np.ptp(expected, axis=0) > 0.1).all(), "the actions should differ"
-    controller = controller_for(task, executor)
+    controller = controller_for(task, executor, gate=0.0)  # these observations are not those of the model
     (tmp_path / "file").write_bytes(controller.to_bytes())
     for each in (controller, controller, Controller.load(tmp_path / "file")):  # a second episode starts as the first
         each.reset()
@@ -381,9 +381,9 @@ def test_what_does_not_fit_is_refused(change: dict[str, np.ndarray | None], sent
 def test_a_file_that_is_not_there_or_of_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing cannot be read: No such file"):
         Controller.load(tmp_path / "nothing")
-    content = small_run().controller.to_bytes().replace(b"controller 3", b"controller 9")
+    content = small_run().controller.to_bytes().replace(b"controller 4", b"controller 9")
     (tmp_path / "newer").write_bytes(content)
-    with pytest.raises(ValueError, match=r"newer is not a controller.*format is not 'bayespilco controller 3'"):
+    with pytest.raises(ValueError, match=r"newer is not a controller.*format is not 'bayespilco controller 4'"):
         Controller.load(tmp_path / "newer")
     content = small_run().controller.to_bytes()
     (tmp_path / "without").write_bytes(content.replace(b"sha256", b"sha999"))

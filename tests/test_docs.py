@@ -58,7 +58,7 @@ def test_python_of_the_readme_runs(tmp_path: Path) -> None:
     "page",
     [
         *(pytest.param(page, marks=pytest.mark.slow) for page in ("runs", "when-learning-fails")),
-        *("own-task", "own-data", "real-plant", "missing-samples", "hidden-states", "costs"),
+        *("own-task", "own-data", "real-plant", "missing-samples", "hidden-states", "costs", "trust"),
     ],
 )
 def test_python_of_the_howtos_runs(page: str, tmp_path: Path) -> None:

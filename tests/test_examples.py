@@ -30,6 +30,11 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
     assert "Episode 3 of 3" in said and learned < 0.8 * random
 
 
+def test_a_moving_target(tmp_path: Path) -> None:
+    random, learned, most = numbers(said_by("tracking.py", directory=tmp_path))
+    assert learned < 0.5 * random < most
+
+
 def test_data_of_ones_own(tmp_path: Path) -> None:
     predicted, executed, most = numbers(said_by("own_data.py", directory=tmp_path))
     assert executed < 0.5 * most and abs(predicted - executed) < 0.3 * executed

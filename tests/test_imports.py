@@ -23,6 +23,7 @@ ORDER = [
     "execution",
     "algorithm",
     "deploy.bridge",
+    "trust",
     "runs",
     "report",
     "environments",
@@ -31,7 +32,7 @@ ORDER = [
     "cli",
 ]
 """`deploy` is what leaves the house, and needs NumPy only; its `bridge` leads there from what was learned."""
-PURE = ("core", "settings", "model", "control", "training", "tasks", "execution", "algorithm")
+PURE = ("core", "settings", "model", "control", "training", "tasks", "execution", "algorithm", "trust")
 """Mathematics: no files, no processes or threads, no printing."""
 IMPURE = {"os", "io", "sys", "pathlib", "shutil", "tempfile", "subprocess", "multiprocessing", "threading", "signal"}
 IMPURE |= {"socket", "logging", "rich", "typer", "safetensors", "matplotlib", "distributed", "concurrent", "pickle"}

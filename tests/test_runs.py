@@ -18,7 +18,7 @@ from bayespilco.runs.arrays import read_module, read_provenance, write_module
 from bayespilco.training.direct import DirectFit
 from tests.small_run import assert_same, small_run
 
-CONFIG = runs.Config("spring", Settings(episodes=2))
+CONFIG = runs.Config("spring", small_run().settings)
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """Policy search: the budget to the letter, the best policy kept, and what happens when a prediction diverges."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from bayespilco.control.objective import Objective
-from bayespilco.control.policy import LinearPolicy
+from bayespilco.control.policy import LinearPolicy, Policy
 from bayespilco.control.prediction import Filtered, MostLikely, Prediction
 from bayespilco.control.problem import Problem
 from bayespilco.control.search import improve, search
@@ -76,6 +78,42 @@ def test_several_searches_are_no_worse_than_one() -> None:
     one = search(PROBLEM, [_policy(3.0)], [], evaluations=6)
     several = search(PROBLEM, [_policy(3.0)], [_policy(-0.5), _policy()], evaluations=6)
     assert several.cost <= one.cost
+
+
+def test_a_judge_decides_whatever_moments_say() -> None:
+    good = improve(_policy(), PROBLEM, evaluations=30).policy
+    for liked in (good, _policy(3.0)):
+        seen: list[int] = []
+
+        def judge(policies: Sequence[Policy], liked: Policy = liked, seen: list[int] = seen) -> list[list[float]]:
+            seen.append(len(policies))
+            return [[0.0, 1.0] if policy is liked else [1.0, 2.0] for policy in policies]
+
+        found = search(PROBLEM, [_policy()], [], evaluations=2, refined=[good, _policy(3.0), liked], judge=judge)
+        assert found.policy is liked and found.cost == PROBLEM.value(liked) and seen == [4]
+
+
+@pytest.mark.parametrize(
+    ("share", "loss", "calls", "kept"),
+    [(0.9, 0.0, 1, False), (0.3, 0.0, 2, True), (0.3, 0.4, 2, True), (0.3, 0.6, 2, False)],
+)
+def test_a_refined_policy_is_kept_unless_it_is_clearly_worse(share: float, loss: float, calls: int, kept: bool) -> None:
+    """Clearly: by more than the standard error of the difference. Where nothing leads to the goal none is refined."""
+    asked: list[int] = []
+
+    def judge(policies: Sequence[Policy]) -> np.ndarray:
+        asked.append(len(policies))
+        away = np.array([-1.0, 1.0, -1.0, 1.0]) if len(asked) > 1 else np.zeros(4)
+        return np.tile(share * PROBLEM.worst + (away + loss) / 2 * (len(asked) > 1), (len(policies), 1))
+
+    first = _policy(0.3)
+    found = search(PROBLEM, [first], [], evaluations=1, split_evaluations=6, refined=[first], judge=judge)
+    assert asked == [2, 1][:calls]
+    same = all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(found.policy), jax.tree.leaves(first), strict=True))
+    assert same is not kept
+    # Refined or not, what is returned is predicted from a split first state.
+    assert found.problem.components is not None
+    assert np.isclose(found.cost, found.problem.value(found.policy), rtol=1e-12)
 
 
 def test_widened_cost_has_a_gradient_where_the_narrow_one_has_none() -> None:

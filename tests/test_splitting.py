@@ -3,21 +3,24 @@
 import dataclasses
 
 import equinox as eqx
+import jax
 import numpy as np
 import pytest
 
-from bayespilco import algorithm
+from bayespilco import METHODS, algorithm
 from bayespilco.control.cost import SaturatingCost
 from bayespilco.control.policy import LinearPolicy
 from bayespilco.control.prediction import Filtered, MostLikely, Unfiltered, predict_in_parts
 from bayespilco.control.problem import Problem
-from bayespilco.control.search import SPLITS, improve, search
+from bayespilco.control.search import SPLITS, Judge, improve, search
 from bayespilco.core.features import AngleFeatures
 from bayespilco.core.gaussian import Gaussian
 from bayespilco.core.gp import GaussianProcess
 from bayespilco.core.precision import as_float64
+from bayespilco.execution import simulate_samples
 from bayespilco.model import splitting as parts
 from bayespilco.model.dynamics import Dynamics
+from bayespilco.model.posterior_samples import draw_many
 from tests import systems
 from tests.oracles import Sampled
 from tests.small_run import replace_training, small_run
@@ -139,6 +142,30 @@ def test_only_refined_policies_compete_on_split_predictions() -> None:
     last = problem.split(SPLITS - 1)  # with one evaluation, policies stay what they are
     assert np.isclose(found[0].cost, last.value(policies[0]), rtol=1e-12)
     assert np.isclose(found[1].cost, last.value(policies[1]), rtol=1e-12)
+
+
+def test_learning_selects_policies_on_drawn_plants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge that learning hands to the search knows the cost on plants drawn from the model, the same for all."""
+    run = small_run(2)
+    settings = dataclasses.replace(run.settings, evaluations=1, in_parts=False, selection="samples")
+    asked: list[np.ndarray] = []
+
+    def searched(*arguments: object, judge: Judge, **named: object) -> object:
+        asked.append(np.asarray(judge([run.policy, run.policy, do_nothing])))
+        return search(*arguments, judge=judge, **named)  # type: ignore[arg-type]
+
+    do_nothing = LinearPolicy([[0.0, 0.0]], [0.0], run.task.policy_features, run.task.action_limits)
+    monkeypatch.setattr(algorithm, "search", searched)
+    replace_training(monkeypatch, "evidence", lambda *_, **__: run.records[-1].fit)
+    algorithm.learn_episode(run.task, settings, run.records)
+    good, same, bad = asked[0]
+    assert np.array_equal(good, same) and good.mean() < bad.mean()
+    executor = METHODS["bayes-filter"].executor(run.policy, run.dynamics)
+    keys = jax.random.split(jax.random.key(5), 300)
+    runs = simulate_samples(run.task, executor, draw_many(run.records[-1].fit, keys), keys)
+    totals = np.asarray(runs.costs).sum(axis=1)
+    error = totals.std() * np.sqrt(1 / len(totals) + 1 / len(good))
+    assert abs(good.mean() - totals.mean()) < 5 * error
 
 
 def test_learning_tells_the_search_which_policies_were_refined(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bayespilco.control.cost import Cost
+from bayespilco.control.limits import Bounds, outside
 from bayespilco.control.policy import Policy, PolicyMap
 from bayespilco.core.gaussian import Gaussian, diagonal, joint
 from bayespilco.core.precision import float64
@@ -177,6 +178,8 @@ class Prediction(eqx.Module):
     cost_variance: Float[Array, " times"]
     diverged: Array
     """Whether the prediction left every plausible range; from then on every step costs the worst there is."""
+    outside: Float[Array, " times"] | None = None
+    """How probable it is that the state is beyond a limit, if there are limits (`control.limits`)."""
 
     @property
     @float64
@@ -187,10 +190,17 @@ class Prediction(eqx.Module):
 
 @float64
 def predict(
-    predictor: Predictor, policy: Policy, dynamics: Dynamics, initial: Gaussian, cost: Cost, steps: int
+    predictor: Predictor,
+    policy: Policy,
+    dynamics: Dynamics,
+    initial: Gaussian,
+    cost: Cost,
+    steps: int,
+    *,
+    limits: tuple[Bounds, ...] = (),
 ) -> Prediction:
     """Predict `steps` steps from the initial state (Algorithm 1, lines 6 and 7)."""
-    return _predict_from(predictor.start(initial, dynamics), predictor, policy.map(), dynamics, cost, steps)
+    return _predict_from(predictor.start(initial, dynamics), predictor, policy.map(), dynamics, cost, steps, limits)
 
 
 @float64
@@ -202,6 +212,8 @@ def predict_split(
     cost: Cost,
     steps: int,
     points: Float[Array, "parts state"],
+    *,
+    limits: tuple[Bounds, ...] = (),
 ) -> Prediction:
     """The same from each part of the initial state by itself, and what it comes to over all parts.
 
@@ -211,7 +223,7 @@ def predict_split(
     ready = policy.map()
 
     def one(start: Any) -> Prediction:
-        return _predict_from(start, predictor, ready, dynamics, cost, steps)
+        return _predict_from(start, predictor, ready, dynamics, cost, steps, limits)
 
     return _mixture(jax.lax.map(one, predictor.starts(initial, dynamics, points)))
 
@@ -235,11 +247,18 @@ def _mixture(each: Prediction) -> Prediction:
         cost[:, 0],
         variance[:, 0, 0],
         each.diverged.any(),
+        None if each.outside is None else jnp.mean(each.outside, axis=0),
     )
 
 
 def _predict_from(
-    start: Any, predictor: Predictor, ready: PolicyMap, dynamics: Dynamics, cost: Cost, steps: int
+    start: Any,
+    predictor: Predictor,
+    ready: PolicyMap,
+    dynamics: Dynamics,
+    cost: Cost,
+    steps: int,
+    limits: tuple[Bounds, ...] = (),
 ) -> Prediction:
     states = predictor.state(start).size
     worst = cost.worst
@@ -253,18 +272,22 @@ def _predict_from(
         found = cost.moments(gaussian)
         return jnp.where(diverged, worst, found.mean[0]), jnp.where(diverged, 0.0, found.cov[0, 0])
 
+    def beyond(state: Gaussian, diverged: Array) -> tuple[Array, ...]:
+        return (jnp.where(diverged, 1.0, outside(limits, state)),) if limits else ()
+
     def step(carry: tuple[Any, Array], t: Array) -> tuple[tuple[Any, Array], tuple[Array, ...]]:
         current, diverged = carry
         state = predictor.state(current)
+        away = beyond(state, diverged)
         following, state_action, belief_cov = predictor.step(current, t, ready, dynamics)
         charged = charge(cost, state_action, diverged)
         diverged = diverged | out_of_range(predictor.state(following))
         # After a divergence the start is propagated again and again: finite values, and no gradient from them.
         following = jax.tree.map(lambda new, safe: jnp.where(diverged, safe, new), following, start)
         action = state_action.mean[states:], state_action.cov[states:, states:]
-        return (following, diverged), (state.mean, state.cov, *action, belief_cov, *charged)
+        return (following, diverged), (state.mean, state.cov, *action, belief_cov, *charged, *away)
 
-    (last, diverged), (means, covs, u, u_cov, belief_covs, costs, variances) = jax.lax.scan(
+    (last, diverged), (means, covs, u, u_cov, belief_covs, costs, variances, *away) = jax.lax.scan(
         step, (_depending_on(ready, start), jnp.asarray(False)), jnp.arange(steps)
     )
     # At the last step there is no action: only the state is charged for.
@@ -283,6 +306,7 @@ def _predict_from(
         with_last(costs, final_cost),
         with_last(variances, final_variance),
         diverged,
+        with_last(away[0], beyond(final, diverged)[0]) if limits else None,
     )
 
 

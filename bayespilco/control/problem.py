@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayespilco.control.cost import Cost
+from bayespilco.control.limits import Bounds
 from bayespilco.control.objective import ExpectedCost, Objective
 from bayespilco.control.policy import Policy
 from bayespilco.control.prediction import Prediction, Predictor, predict, predict_split
@@ -38,11 +39,18 @@ class Problem(NamedTuple):
     objective: Objective = ExpectedCost()
     components: Float[Array, "components state"] | None = None
     """The components that the first state is split into (`splitting.standard_points`); None: it is not split."""
+    limits: tuple[Bounds, ...] = ()
+    """What rows of the state must not exceed, for an objective that asks for it."""
 
     @property
     def worst(self) -> float:
         """The highest total cost there can be."""
         return float(self.cost.worst) * (self.steps + 1)
+
+    @property
+    def rejected(self) -> float:
+        """The objective of a policy whose prediction is not finite: as bad as can be."""
+        return self.worst + self.objective.surcharge
 
     def split(self, number: int = 0) -> "Problem":
         """The same problem, predicted from a split first state, if the predictor can do that.
@@ -62,7 +70,7 @@ class Problem(NamedTuple):
     def value(self, policy: Policy) -> float:
         """The objective of a policy: by default its predicted total cost J. Where it is not finite: the worst."""
         value = float(self.objective(self.prediction(policy)))
-        return value if math.isfinite(value) else self.worst
+        return value if math.isfinite(value) else self.rejected
 
     @float64
     def prediction(self, policy: Policy) -> Prediction:
@@ -102,8 +110,8 @@ def _mean(values_and_gradients: Sequence[tuple[Float[Array, ""], Policy]]) -> tu
 def _prediction(policy: Policy, problem: Problem) -> Prediction:
     given = problem.predictor, policy, problem.dynamics, problem.initial, problem.cost, problem.steps
     if problem.components is None:
-        return predict(*given)
-    return predict_split(*given, problem.components)
+        return predict(*given, limits=problem.limits)
+    return predict_split(*given, problem.components, limits=problem.limits)
 
 
 @compiled

@@ -6,6 +6,10 @@ most valleys are bad ones, because almost every gradient vanishes. The strategy 
 - Several searches start from different policies, and the one with the lowest predicted cost is kept.
 - A search may start in a wider version of the problem, which has fewer valleys, and then narrow it.
 - At the end the search continues on split predictions, which take many times as long and are much more accurate.
+
+Moments can be wrong about which of two policies is better: what they describe is not Gaussian. So a judge may be handed
+in, such as the cost on plants drawn from the model. Then moments say which way to go, and the judge says which of the
+policies found is kept.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +35,13 @@ single one by heart."""
 WIDENING = 3.0
 """How much wider the cost of the wider problem is: about 0.3 m instead of 0.1 m on the cart-pole."""
 
+WORTH_REFINING = 0.6
+"""A policy is refined only if the judge puts it below this share of the highest cost. As long as the
+model knows of no way to the goal, there is nothing to refine."""
+
 Curvature = Float[np.ndarray, "parameters parameters"]
+Judge = Callable[[Sequence[Policy]], Sequence[Sequence[float]] | np.ndarray]
+"""What each of some policies costs on each of some plants, the same plants for all: a row per policy."""
 
 
 class Improvement(eqx.Module):
@@ -83,9 +93,9 @@ def improve(
         )
     except NotFiniteError:
         if on_evaluation is not None:
-            on_evaluation(1, problem.worst)
+            on_evaluation(1, problem.rejected)
         start = np.eye(flat.size) if curvature is None else curvature
-        return Improvement(policy, problem, problem.worst, 1, Reason.NOT_FINITE, np.full(1, problem.worst), start)
+        return Improvement(policy, problem, problem.rejected, 1, Reason.NOT_FINITE, np.full(1, problem.rejected), start)
     assert found.curvature is not None, "BFGS returns one"
     improved = unravel(jnp.asarray(found.x))
     return Improvement(improved, problem, found.value, found.evaluations, found.reason, found.history, found.curvature)
@@ -100,6 +110,7 @@ def search(
     evaluations: int = 150,
     split_evaluations: int = 0,
     refined: Sequence[Policy] = (),
+    judge: Judge | None = None,
     workers: Mapper = SERIAL,
     on_progress: Callable[[float, float], object] | None = None,
 ) -> Improvement:
@@ -119,6 +130,7 @@ def search(
         evaluations: The budget of each search in the narrow problem. In the wide problem it is a third of that.
         split_evaluations: The budget on each of the `SPLITS` splits; 0: no split predictions.
         refined: Earlier policies that were refined on split predictions.
+        judge: Says which policies are refined, and which one is kept; None: the predicted cost does.
         on_progress: Called with the fraction done and the best cost so far.
 
     Returns:
@@ -136,8 +148,11 @@ def search(
         progress.finished += 1
         return found
 
-    best = min(workers.map(_descend, descents, watched), key=lambda each: each.cost)
+    found = workers.map(_descend, descents, watched)
     progress.finished = len(descents)
+    if judge is not None:
+        return _judged(problem, found, splits, refined, split_evaluations, judge, workers, progress)
+    best = min(found, key=lambda each: each.cost)
     return _refine(best, splits, refined, split_evaluations, workers, progress)
 
 
@@ -157,6 +172,42 @@ def _first_descents(
         if earlier:
             descents.append(_Descent(earlier[-1], [(wide, third), (problem, evaluations)]))
     return descents
+
+
+def _judged(
+    problem: Problem,
+    found: Sequence[Improvement],
+    splits: Sequence[Problem],
+    earlier: Sequence[Policy],
+    evaluations: int,
+    judge: Judge,
+    workers: Mapper,
+    progress: "_Progress",
+) -> Improvement:
+    """Refine the policy that the judge puts first, of those found and of earlier ones.
+
+    What a refinement gains is often less than the judge can tell. So the refined policy is kept unless it is clearly
+    worse: then it has overfitted the few splits that it has seen.
+    """
+    # The curvature around one good policy is a better guess for another than none: see `_refine`.
+    candidates = [*found, *(_as_found(policy, problem, found[0].curvature) for policy in earlier)]
+    costs = np.asarray(judge([each.policy for each in candidates]))
+    first = int(np.argmin(costs.mean(axis=1)))
+    best = candidates[first]
+    if splits and costs[first].mean() < WORTH_REFINING * problem.worst:
+        refined = _refine(best, splits, (), evaluations, workers, progress)
+        loss = np.asarray(judge([refined.policy]))[0] - costs[first]
+        if loss.mean() <= loss.std() / np.sqrt(len(loss)):
+            return refined
+    if splits:  # its prediction should be as accurate as that of refined policies
+        cost = splits[-1].value(best.policy)
+        return Improvement(best.policy, splits[-1], cost, best.evaluations, best.stopped, best.history, best.curvature)
+    return best
+
+
+def _as_found(policy: Policy, problem: Problem, curvature: Curvature) -> Improvement:
+    """An earlier policy as the result of a search that has not begun."""
+    return Improvement(policy, problem, problem.value(policy), 0, Reason.BUDGET, np.zeros(0), curvature)
 
 
 def _refine(

@@ -18,7 +18,7 @@ from bayespilco.control.policy import Affine
 from bayespilco.core.gp import GaussianProcess
 from bayespilco.core.precision import float64
 from bayespilco.deploy import logs
-from bayespilco.deploy.controller import Controller, Description
+from bayespilco.deploy.controller import GATE, PATIENCE, Controller, Description
 from bayespilco.deploy.rig import Agent, PlantStopped, RandomAgent, Rig
 from bayespilco.execution import Executor, Filtered, PolicyExecutor, RandomActions, at_goal, episode_costs
 from bayespilco.model import belief
@@ -32,8 +32,14 @@ OTHER_UNITS = 2.0
 
 
 @float64
-def controller(task: Task, executor: PolicyExecutor, method: str = "") -> Controller:
-    """A controller that acts as the executor does."""
+def controller(
+    task: Task, executor: PolicyExecutor, method: str = "", gate: float = GATE, patience: int = PATIENCE
+) -> Controller:
+    """A controller that acts as the executor does, and rejects samples that its filter cannot explain.
+
+    Args:
+        gate, patience: See `deploy.controller.gate`. With a gate of 0 everything is believed, as the executor does.
+    """
     policy, dynamics = executor.policy, executor.dynamics
     structure, sensors, filters = dynamics.structure, dynamics.sensors, isinstance(executor, Filtered)
     description = Description(
@@ -50,6 +56,8 @@ def controller(task: Task, executor: PolicyExecutor, method: str = "") -> Contro
         policy_keep=policy.features.keep,
         model_angles=dynamics.features.angles if filters else (),
         model_keep=dynamics.features.keep if filters else (),
+        gate=float(gate),
+        patience=int(patience),
     )
     start = belief.start(task.start, structure.known)
     arrays: dict[str, Any] = {
@@ -68,6 +76,7 @@ def controller(task: Task, executor: PolicyExecutor, method: str = "") -> Contro
     arrays |= {f"policy_{name}": getattr(function, name) for name in names}
     if filters:
         arrays |= _filter_arrays(dynamics, names)
+        arrays |= {"sensor_turn": _turns(task), "wide_cov": _wide_cov(task, dynamics)}
     else:
         n = structure.plant_states
         of_unit = jax.vmap(lambda z: sensors.raw_estimate(z + sensors.d, n))(jnp.eye(sensors.count))
@@ -95,6 +104,30 @@ def _filter_arrays(dynamics: Dynamics, names: tuple[str, ...]) -> dict[str, Any]
     }
 
 
+def _turns(task: Task) -> np.ndarray:
+    """What a sensor of one angle reports more after a full turn; 0 for other sensors."""
+    angles = {task.states[i].name for i in task.angles}
+    full = [2 * np.pi * abs(s.of[0][1]) if len(s.of) == 1 and s.of[0][0] in angles else 0.0 for s in task.sensed]
+    return np.array(full)
+
+
+def _wide_cov(task: Task, dynamics: Dynamics) -> np.ndarray:
+    """How far the plant may be from where it is believed to be, once a belief has to be given up.
+
+    As far as the model's data reach from the first state, and for an angle anywhere on the circle. What late sensors
+    will report is as uncertain as the states; rows that are known stay known.
+    """
+    n, inputs = len(task.states), np.asarray(dynamics.gp.inputs)
+    spread = np.diagonal(np.asarray(task.initial.cov)).copy()
+    for column, state in enumerate(dynamics.features.keep):
+        if state < n and len(inputs):
+            reach = np.mean(np.square(inputs[:, column] - float(task.initial.mean[state])))
+            spread[state] = max(spread[state], float(reach))
+    spread[list(task.angles)] = np.pi**2 / 3  # of a uniform distribution on the circle
+    E = task.embedding
+    return np.asarray(E @ np.diag(spread) @ E.T)
+
+
 @float64
 def execute(task: Task, rig: Rig, executor: Executor, seed: int) -> Episode:
     """One episode on a plant that is there.
@@ -105,13 +138,15 @@ def execute(task: Task, rig: Rig, executor: Executor, seed: int) -> Episode:
     """
     agent = _agent(task, executor, seed)
     names = task.sensor_names, task.action_names
-    recording = rig.run(agent, dt=task.dt, steps=task.steps, states=names[0], actions=names[1], seed=seed)
+    recording = within_limits(task, rig).run(
+        agent, dt=task.dt, steps=task.steps, states=names[0], actions=names[1], seed=seed, learning=True
+    )
     times = len(recording.observations)
     if recording.ended not in ("finished", "limit") or times < 2 or not recording.stopped:
         raise PlantStopped(recording)
     z, u = np.array(recording.observations), np.array(recording.actions[: times - 1])
     states = np.array(recording.states) if recording.states else None
-    rows = _rows(task, z, u, states)
+    rows = episode_rows(task, z, u, states)
     costs = episode_costs(task, rows, jnp.asarray(u))
     left = task.steps + 1 - times
     return Episode(
@@ -121,6 +156,27 @@ def execute(task: Task, rig: Rig, executor: Executor, seed: int) -> Episode:
         jnp.concatenate([costs, jnp.full(left, _worst(task, costs))]),
         jnp.pad(at_goal(task, rows), (0, left)),
     )
+
+
+def within_limits(task: Task, rig: Rig) -> Rig:
+    """The rig, which also ends an episode at the limits that the task declares.
+
+    A limit of a state is one of each sensor that measures this state alone. Where the rig has a limit of its own, the
+    narrower one counts. What no sensor measures cannot be watched: a warning says so.
+    """
+    if not task.limits:
+        return rig
+    low = np.full(len(task.sensed), -np.inf) if rig.low is None else np.array(rig.low, dtype=float)
+    high = np.full(len(task.sensed), np.inf) if rig.high is None else np.array(rig.high, dtype=float)
+    for limit in task.limits:
+        watching = [n for n, sensor in enumerate(task.sensed) if sensor.measures_only(limit.name)]
+        if not watching:
+            warnings.warn(f"No sensor measures {limit.name!r} alone: the rig cannot watch its limit.", stacklevel=3)
+        for n in watching:
+            (_, weight), offset = task.sensed[n].of[0], task.sensed[n].offset
+            ends = sorted((offset + weight * limit.low, offset + weight * limit.high))
+            low[n], high[n] = max(low[n], ends[0]), min(high[n], ends[1])
+    return dataclasses.replace(rig, low=low, high=high)
 
 
 def _worst(task: Task, costs: Array) -> Array:
@@ -139,7 +195,7 @@ def _agent(task: Task, executor: Executor, seed: int) -> Agent:
     raise ValueError(f"A {type(executor).__name__} cannot run on a real plant; it is neither random nor a policy.")
 
 
-def _rows(task: Task, z: np.ndarray, u: np.ndarray, states: np.ndarray | None) -> Float[Array, "times row"]:
+def episode_rows(task: Task, z: np.ndarray, u: np.ndarray, states: np.ndarray | None) -> Float[Array, "times row"]:
     """All rows of the state in an episode: by the true states if they are known, else by what the sensors said.
 
     A missing value is the last one seen. A state that no sensor tells directly counts as it was expected at first.
@@ -171,7 +227,7 @@ def with_logged(task: Task, path: Path | str) -> Task:
             warnings.warn(sentence, stacklevel=3)
     episodes = []
     for z, u in read:
-        rows = _rows(task, z, u, None)
+        rows = episode_rows(task, z, u, None)
         costs = episode_costs(task, rows, jnp.asarray(u))
         episodes.append(Episode(jnp.asarray(z), jnp.asarray(u), None, costs, at_goal(task, rows)))
     return dataclasses.replace(task, logged=tuple(episodes))

@@ -38,7 +38,9 @@ from bayespilco.model.belief import Belief
 from bayespilco.model.dynamics import Dynamics
 from bayespilco.model.episode import Episode, Trials, batch
 from bayespilco.model.sensors import complete
+from bayespilco.model.structure import free, second_order
 from bayespilco.tasks import cart_pole
+from bayespilco.tasks.task import Kind
 from bayespilco.training.direct import DirectFit, fit_direct
 from bayespilco.training.evidence import EvidenceFit, fit_evidence
 from bayespilco.training.guesses import guess_states
@@ -59,16 +61,30 @@ GROWTH: list[Case] = [
     | change
     for change in ({"steps": 30}, {"steps": 120}, {"states": 2}, {"states": 6}, {"centroids": 50}, {"centroids": 200})
 ]
+STRUCTURED: list[Case] = [
+    {
+        "name": "value_and_gradient",
+        "predictor": "filtered",
+        "points": points,
+        "steps": 60,
+        "states": 4,
+        "centroids": 100,
+    }
+    | {"structure": structure}
+    for points in (50, 150, 300)
+    for structure in ("free", "second-order")
+]
 OTHERS: list[Case] = [
     {"name": "gp_fit", "points": 660},
     {"name": "evidence_fit", "trials": 11},
+    {"name": "evidence_fit", "trials": 11, "structure": "second-order"},
     {"name": "direct_fit", "trials": 11, "points": 50, "evaluations": 20},
     {"name": "control_step", "points": 50},
     {"name": "executions", "executions": 100, "points": 50},
 ]
 STEPS = 60
 """Of an episode of the cart-pole."""
-CASES = SIZES + GROWTH + OTHERS
+CASES = SIZES + GROWTH + STRUCTURED + OTHERS
 
 
 def measure_all(cases: list[Case] = CASES) -> Iterator[Case]:
@@ -135,17 +151,34 @@ def _seconds(function: Callable[[], Any]) -> tuple[float, float, Any]:
 
 
 def _problem(case: Case) -> tuple[Problem, RBFPolicy]:
-    """A random but sensible plant of any size: every state decays, the first state is an angle, one action."""
+    """A random but sensible plant of any size: every state decays, the first state is an angle, one action.
+
+    With second-order structure the second half of the states are the rates of the first half.
+    """
     states, points = case["states"], case["points"]
     random = np.random.default_rng(0)
     x, u = random.normal(size=(points, states)), random.uniform(-1, 1, size=(points, 1))
     inputs = np.concatenate([x, u, np.sin(x[:, :1]), np.cos(x[:, :1])], axis=1)
     targets = 0.9 * x + 0.1 * np.sin(inputs @ random.normal(size=(states + 3, states)))
     lengths = np.tile(np.where(np.arange(states + 3) == 0, np.inf, 3.0), (states, 1))
-    slope = 0.9 * np.eye(states, states + 3)
-    gp = condition(inputs, targets, lengths, np.full(states, 0.1), np.full(states, 1e-3), slope, np.zeros(states))
+    slope, structure, raw = 0.9 * np.eye(states, states + 3), free(states, 1), 0
+    if case.get("structure") == "second-order":
+        half = states // 2
+        structure = second_order(states, 1, [(i, half + i) for i in range(half)], dt=0.03)
+        raw = 1  # no raw angle among the inputs
+    learned = list(structure.outputs)
+    gp = condition(
+        inputs[:, raw:],
+        targets[:, learned],
+        lengths[learned, raw:],
+        np.full(len(learned), 0.1),
+        np.full(len(learned), 1e-3),
+        slope[learned, raw:],
+        np.zeros(len(learned)),
+    )
     sensors, process_noise = complete(np.full(states, 1e-3)), as_float64(np.full(states, 1e-6))
-    dynamics = Dynamics(gp, AngleFeatures((0,), tuple(range(states + 1))), sensors, process_noise)
+    features = AngleFeatures((0,), tuple(range(raw, states + 1)))
+    dynamics = Dynamics(gp, features, sensors, process_noise, structure)
     seen = AngleFeatures((0,), tuple(range(1, states)))
     policy = RBFPolicy.random(jax.random.key(0), seen, [1.0], centre=np.zeros(seen.size), centroids=case["centroids"])
     cost = SaturatingCost(AngleFeatures((0,), (1,)), as_float64(np.zeros(3)), as_float64(np.eye(3)))
@@ -156,10 +189,11 @@ def _problem(case: Case) -> tuple[Problem, RBFPolicy]:
 def _value_and_gradient(case: Case) -> Measured:
     problem, policy = _problem(case)
     states, times = case["states"], 2 if case["predictor"] == "filtered" else 1
+    outputs = len(problem.dynamics.structure.outputs)
 
     def floor(_: object) -> float:
         """The sums over the model's points, twice if filtered, and over the policy's centroids."""
-        model = times * _pairs(states) * _sweep(case["points"], states + 2)
+        model = times * _pairs(outputs) * _sweep(case["points"], states + 2)
         return float(case["steps"] * (model + _sweep(case["centroids"], states + 1)))
 
     return Measured(lambda: eqx.filter(problem.value_and_gradient(policy), eqx.is_array), floor, repeats=5)
@@ -236,6 +270,8 @@ def _ordinary_floor(fit: MarginalFit, points: int, inputs: int) -> float:
 
 def _evidence_fit(case: Case) -> Measured:
     task, trials = cart_pole(), batch(_random_episodes(case["trials"]))
+    kind: Kind = case.get("structure", "free")
+    features, structure = task.features(kind), task.structure(kind)
 
     def floor(fit: EvidenceFit) -> float:
         """Per evaluation the products with the Jacobian, one for the value and one for the gradient, and an inverse."""
@@ -244,7 +280,7 @@ def _evidence_fit(case: Case) -> Measured:
         products = _least(lambda J: J.T @ J, J) + _least(jnp.matmul, J, jnp.eye(weights))
         return fit.evaluations * (products + _inverse(weights))
 
-    return Measured(lambda: fit_evidence(trials, task.dynamics_features, task.initial), floor)
+    return Measured(lambda: fit_evidence(trials, features, task.initial, structure=structure), floor)
 
 
 def _direct_fit(case: Case) -> Measured:

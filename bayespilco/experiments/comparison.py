@@ -52,6 +52,8 @@ from bayespilco.training.evidence import EvidenceFit
 
 STRUCTURE: Kind = "free"
 """The paper's: every state is learned."""
+SELECTION = "prediction"
+"""The paper's: the policy with the lowest predicted cost is executed."""
 COLLECTOR = "pilco"
 """The method that collects the common data, as in the paper (and from one Gaussian, as there)."""
 
@@ -195,6 +197,7 @@ def collect(study: Study, seed: int, directory: Path, workers: int = 1) -> None:
             points=study.collecting_points,
             evaluations=study.collecting,
             in_parts=False,
+            selection=SELECTION,
             structure=STRUCTURE,
             out=data,
             callbacks=[note],
@@ -233,7 +236,7 @@ def compare(study: Study, seed: int, part: Part, directory: Path, workers: int =
         found = search(problem, earlier, fresh, evaluations=study.evaluations, split_evaluations=in_parts, workers=pool)
     predicted = found.problem.prediction(found.policy)
     executions, samples, plants = (
-        jax.random.split(_key(seed, purpose), count)
+        jax.random.split(study_key(seed, purpose), count)
         for purpose, count in (("execute", study.executions), ("rehearse", study.samples), ("draw", study.samples))
     )
     drawn = draw_many(fit, plants)
@@ -247,13 +250,13 @@ def compare(study: Study, seed: int, part: Part, directory: Path, workers: int =
 
 def fresh_policies(task: Task, seed: int) -> list[Policy]:
     """The random policies that all methods start from beside those of the data's collection."""
-    return [task.random_policy(key) for key in jax.random.split(_key(seed, "start"), RANDOM_STARTS)]
+    return [task.random_policy(key) for key in jax.random.split(study_key(seed, "start"), RANDOM_STARTS)]
 
 
 _PURPOSES = ("start", "execute", "draw", "rehearse")
 
 
-def _key(seed: int, purpose: str) -> Array:
+def study_key(seed: int, purpose: str) -> Array:
     """Chance of its own for each purpose, and none that the collection used (`learn` folds in its episodes)."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 2**20), _PURPOSES.index(purpose))
 

@@ -59,7 +59,7 @@ def write_page(directory: Path) -> list[Path]:
         figure.savefig(directory / name)
     text = page(found, task)
     write(directory / "results.md", text.encode())
-    write(directory / "index.html", _html(text).encode())
+    write(directory / "index.html", as_html(text).encode())
     return [directory / "index.html", directory / "results.md", *(directory / name for name in figures)]
 
 
@@ -120,14 +120,14 @@ def _methods_table(summary: Numbers, compared: bool) -> str:
     for method in METHODS:
         n = summary["methods"][method]
         name = f"**`{method}`**" if method == OURS else f"`{method}`"
-        costs = [_interval(n[key], ".1f") for key in ("predicted", "sampled", "executed")]
-        rest = [_interval(n["coverage"], ".0%"), _interval(n["final_cost"], ".3f"), _interval(n["success"], ".0%")]
-        rows.append([name, *costs, *rest, _interval(n["gain"], ".1f")])
+        costs = [interval(n[key], ".1f") for key in ("predicted", "sampled", "executed")]
+        rest = [interval(n["coverage"], ".0%"), interval(n["final_cost"], ".3f"), interval(n["success"], ".0%")]
+        rows.append([name, *costs, *rest, interval(n["gain"], ".1f")])
         if compared:
             totals = [f"{paper.total(what, method):.1f}" for what in ("predicted", "executed")]
             last = f"{paper.curve('executed', method)[0][-1]:.3f}"
             rows.append(["in the paper", totals[0], "", totals[1], "", last, "", _optional(paper.GAIN.get(method))])
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _order_sentences(summary: Numbers) -> str:
@@ -149,9 +149,9 @@ def _promise_table(summary: Numbers) -> str:
     rows = []
     for method in METHODS:
         n = summary["methods"][method]
-        errors = [_interval(n[key], ".1%") for key in ("predicted_error", "sampled_error")]
-        rows.append([f"`{method}`", *errors, _interval(n["gap"], "+.2f")])
-    return _table(["method", "predicted by moments, error", "predicted by sampling, error", "gap"], rows)
+        errors = [interval(n[key], ".1%") for key in ("predicted_error", "sampled_error")]
+        rows.append([f"`{method}`", *errors, interval(n["gap"], "+.2f")])
+    return table(["method", "predicted by moments, error", "predicted by sampling, error", "gap"], rows)
 
 
 def _noise_table(summary: Numbers, task: Task) -> str:
@@ -160,7 +160,7 @@ def _noise_table(summary: Numbers, task: Task) -> str:
         [str(state), f"{true:.3g}", *(f"{ratio[key][n]:.3f}" for key in ("median", "lowest", "highest"))]
         for n, (state, true) in enumerate(zip(task.sensed, np.asarray(task.sensor_std), strict=True))
     ]
-    return _table(["sensor", "true", "median", "lowest", "highest"], rows)
+    return table(["sensor", "true", "median", "lowest", "highest"], rows)
 
 
 def _seeds_table(seeds: Sequence[Numbers]) -> str:
@@ -179,7 +179,7 @@ def _seeds_table(seeds: Sequence[Numbers]) -> str:
         noise = np.array(seed["noise"]["learned"]) / np.array(seed["noise"]["true"])
         rest = [f"{ours['success']:.0%}", f"{ours['coverage']:.0%}", f"{ours['gain']:.1f}"]
         rows.append([str(seed["seed"]), *costs, *rest, ", ".join(f"{value:.2f}" for value in noise)])
-    return "Predicted / sampled / executed.\n\n" + _table(head, rows)
+    return "Predicted / sampled / executed.\n\n" + table(head, rows)
 
 
 def _three(n: Numbers) -> str:
@@ -200,7 +200,7 @@ def _ablations_table(seeds: Sequence[Numbers]) -> str:
             ]
             for method in METHODS
         ]
-    return _table(["seed", "method", "ours", "one Gaussian", "update as printed", "Direct training"], rows)
+    return table(["seed", "method", "ours", "one Gaussian", "update as printed", "Direct training"], rows)
 
 
 def _pair(n: Numbers | None) -> str:
@@ -249,11 +249,11 @@ def _seconds_table(seeds: Sequence[Numbers]) -> str:
         each = [seed["seconds"].get(name) for name in names]
         times = [f"{part['wall_s']:.0f} ({part['cpu_s']:.0f})" if part else "" for part in each]
         rows.append([str(seed["seed"]), f"{seed['wall_s']:.0f} ({seed['cpu_s']:.0f})", *times])
-    table = _table(["seed", "the comparison", *names], rows)
-    return f"{table}\n\nSeconds of wall time, and of CPU time in brackets. Ablations do not count as the comparison."
+    rendered = table(["seed", "the comparison", *names], rows)
+    return f"{rendered}\n\nSeconds of wall time, and of CPU time in brackets. Ablations do not count as the comparison."
 
 
-def _interval(spread: Numbers, style: str) -> str:
+def interval(spread: Numbers, style: str) -> str:
     median, around = format(spread["median"], style), spread["median_95"]
     return median if around is None else f"{median} ({format(around[0], style)} to {format(around[1], style)})"
 
@@ -262,7 +262,7 @@ def _optional(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -296,7 +296,7 @@ code { background: #f3f3f3; padding: 0 0.2em; }
 """
 
 
-def _html(markdown: str) -> str:
+def as_html(markdown: str) -> str:
     title = html.escape(markdown.splitlines()[0].removeprefix("# "))
     body = MarkdownIt("commonmark").enable("table").render(markdown)
     return (

@@ -8,8 +8,8 @@ import numpy as np
 from bayespilco.algorithm import METHODS
 from bayespilco.execution import Filtered
 from bayespilco.experiments.comparison import PARTS, Study, read_model, read_outcome, read_run
-from bayespilco.experiments.reproduce import STUDY
 from bayespilco.experiments.results import finished
+from bayespilco.experiments.studies import STUDY
 from bayespilco.report import playground
 from bayespilco.report.playground import Choice
 

@@ -10,21 +10,19 @@ curves.csv       cost per step of every seed and method
 import dataclasses
 import functools
 import json
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bayespilco.deploy.files import write
-from bayespilco.experiments import comparison, results
+from bayespilco.experiments import comparison, results, studies
 from bayespilco.experiments.comparison import ABLATIONS, PARTS, Part, Study, find_study_task
 from bayespilco.experiments.jobs import Job, Local, Place, Status, run
 from bayespilco.experiments.page import write_page
-from bayespilco.runs.directory import TASK, read_stored_task
-from bayespilco.runs.plain import task_text
+from bayespilco.experiments.studies import RESULTS, rounded, seed_directory
 from bayespilco.version import VERSION
 
-STUDY, RESULTS, CURVES = "study.json", "results.json", "curves.csv"
+CURVES = "curves.csv"
 
 
 def seed_jobs(study: Study, seed: int, directory: Path, *, ablations: bool, workers: int = 1) -> list[Job]:
@@ -46,10 +44,6 @@ def seed_jobs(study: Study, seed: int, directory: Path, *, ablations: bool, work
     # Of the parts that can run at the same time, the longest first.
     jobs = [collect, train("evidence"), *map(compare, reversed(PARTS))]
     return [*jobs, train("direct"), *map(compare, ABLATIONS)] if ablations else jobs
-
-
-def seed_directory(directory: Path, seed: int) -> Path:
-    return directory / f"seed-{seed:02d}"
 
 
 def reproduce(
@@ -101,40 +95,7 @@ def reproduce(
 
 def claim(study: Study, directory: Path) -> None:
     """Make the directory this study's, or find that it is."""
-    settings = dataclasses.asdict(study)
-    file = directory / STUDY
-    if file.exists():
-        before = json.loads(file.read_text())
-        if before != settings:
-            changed = sorted(key for key in settings.keys() | before.keys() if settings.get(key) != before.get(key))
-            raise ValueError(
-                f"{directory} holds another study: there {', '.join(f'{key} = {before.get(key)}' for key in changed)}; "
-                f"asked for {', '.join(f'{key} = {settings.get(key)}' for key in changed)}. Choose another directory."
-            )
-        _compare_source(study, directory)
-        return
-    begun = directory / TASK  # by a process that was killed before it wrote what the study is
-    if directory.exists() and (not directory.is_dir() or any(set(directory.iterdir()) - {begun})):
-        raise ValueError(f"{directory} is neither empty nor the directory of a study: choose another.")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        found = find_study_task(study.task)
-        write(directory / TASK, task_text(found.task, found.source._asdict() if found.source else None).encode())
-        write(file, (json.dumps(settings, indent=2) + "\n").encode())
-    except OSError as error:
-        raise ValueError(f"Cannot write to {directory}: {error.strerror or error}.") from error
-
-
-def _compare_source(study: Study, directory: Path) -> None:
-    """Say so if the file of the task has changed since the study was begun."""
-    source, stored = find_study_task(study.task).source, read_stored_task(directory)
-    before = stored.source if stored is not None else None
-    if source is not None and before is not None and before["sha256"] != source.sha256:
-        warnings.warn(
-            f"{source.file} has changed since the study in {directory} was begun (its check sum is another). What is "
-            "finished is of the earlier one.",
-            stacklevel=3,
-        )
+    studies.claim(dataclasses.asdict(study), find_study_task(study.task), directory)
 
 
 def write_results(study: Study, directory: Path, command: str = "") -> dict[str, Any]:
@@ -149,7 +110,7 @@ def write_results(study: Study, directory: Path, command: str = "") -> dict[str,
         "summary": results.summarise(seeds),
     }
     lines = [results.CURVES_HEAD, *(line for _, lines in each for line in lines)]
-    write(directory / RESULTS, (json.dumps(_rounded(found), indent=1) + "\n").encode())
+    write(directory / RESULTS, (json.dumps(rounded(found), indent=1) + "\n").encode())
     write(directory / CURVES, ("\n".join(lines) + "\n").encode())
     return found
 
@@ -162,12 +123,3 @@ def _parts_in(directory: Path) -> tuple[str, ...]:
 def _seed(study: Study, seed: int, directory: Path, parts: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
     """Numbers and curves of a seed, read once for the parts that are there: results are written after every seed."""
     return results.seed_numbers(study, seed, directory), results.curve_lines(study, seed, directory)
-
-
-def _rounded(value: Any) -> Any:
-    """Six digits: more than the executions know."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value

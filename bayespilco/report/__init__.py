@@ -19,7 +19,7 @@ from bayespilco.report.poses import draw_poses as draw_poses
 from bayespilco.report.run_page import page as page
 from bayespilco.report.states import draw_states as draw_states
 from bayespilco.report.style import darken as darken
-from bayespilco.runs import Run, RunDirectory, load_evaluation
+from bayespilco.runs import Run, RunDirectory, load_evaluation, read_promises
 from bayespilco.runs.directory import REPORT
 
 KINDS = ("costs", "learning", "states", "poses")
@@ -66,7 +66,7 @@ def save_figures(run: Run, executed: Episode, directory: Path | str) -> list[Pat
     """
     figures = {
         "costs.png": draw_costs(run, executed),
-        "learning.png": draw_learning(run, executed),
+        "learning.png": draw_learning(run, executed, read_promises(Path(directory))),
     }
     if executed.states is not None:
         figures["states.png"] = draw_states(run, executed)

@@ -1,5 +1,8 @@
 """How fast was it learned? Total cost over episodes, and the sensor noise as it became known."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,8 +13,12 @@ from bayespilco.report.style import EXECUTED, PREDICTED, QUIET, new_figure
 from bayespilco.runs import Run
 
 
-def draw_learning(run: Run, executed: Episode) -> Figure:
-    """Total cost of each episode against what was predicted before it, with executions of the final policy last."""
+def draw_learning(run: Run, executed: Episode, promises: Mapping[int, Mapping[str, Any]] | None = None) -> Figure:
+    """Total cost of each episode against what was predicted before it, with executions of the final policy last.
+
+    Args:
+        promises: What was promised before each episode (`runs.read_promises`), to be shown as bands.
+    """
     costs = np.asarray(executed.costs).sum(axis=1)
     count, worst = len(run.records), run.task.cost.worst * (run.task.steps + 1)
     figure, axes = new_figure(1, 2, 9.6, 4.0)
@@ -19,6 +26,7 @@ def draw_learning(run: Run, executed: Episode) -> Figure:
     # A record's policy is the one that the next episode executes.
     predicted, once = ([getattr(r, name) for r in run.records] for name in ("predicted_cost", "executed_cost"))
     ax.plot(np.arange(count) + 2, predicted, "s--", color=PREDICTED, label="predicted before it")
+    _draw_bands(promises or {}, ax)
     ax.plot(np.arange(count) + 1, once, "o-", color=EXECUTED, label="executed once")
     label = f"final policy, {len(costs)} times (mean ± std)"
     ax.errorbar(count + 1, costs.mean(), costs.std(), fmt="D", color=EXECUTED, mfc="white", capsize=4, label=label)
@@ -33,6 +41,19 @@ def draw_learning(run: Run, executed: Episode) -> Figure:
 
     _draw_noise(run, axes[0, 1])
     return figure
+
+
+def _draw_bands(promises: Mapping[int, Mapping[str, Any]], ax: Axes) -> None:
+    """The 90 % bands of sampled totals, beside the episodes that they were promised for."""
+    made = {
+        n: each["promised"] for n, each in promises.items() if None not in each.get("promised", {}).get("band", [None])
+    }
+    if made:
+        low, high = np.array([each["band"] for each in made.values()]).T
+        middle = np.array([each["total"] for each in made.values()])
+        error = np.abs([middle - low, high - middle])
+        x, label = np.array(list(made)) + 1.12, "promised: 90 % of sampled plants"
+        ax.errorbar(x, middle, error, fmt="none", color=PREDICTED, capsize=3, alpha=0.6, label=label)
 
 
 def _draw_noise(run: Run, ax: Axes) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bayespilco.algorithm import Settings
 from bayespilco.core.checks import check_integer, unknown_name
-from bayespilco.settings import EXECUTIONS, LARGEST_COUNT
+from bayespilco.settings import EXECUTIONS, LARGEST_COUNT, Thresholds
 from bayespilco.version import VERSION
 
 
@@ -20,6 +20,8 @@ class Config:
     settings: Settings = dataclasses.field(default_factory=Settings)
     executions: int = EXECUTIONS
     """How often the final policy is to be executed."""
+    thresholds: Thresholds = dataclasses.field(default_factory=Thresholds)
+    """When a trial is a GO."""
     version: str = VERSION
     """Of the library that began the run."""
 
@@ -28,7 +30,7 @@ class Config:
         return "".join(f"{name} = {json.dumps(value)}\n" for name, value in self.entries().items())
 
     def entries(self) -> dict[str, Any]:
-        rest = {"executions": self.executions, "version": self.version}
+        rest = {"executions": self.executions, **dataclasses.asdict(self.thresholds), "version": self.version}
         return {"task": self.task, **dataclasses.asdict(self.settings), **rest}
 
     @classmethod
@@ -44,14 +46,15 @@ class Config:
         if not complete:
             needed = ["task"]
         elif values.get("version", VERSION) == VERSION:
-            needed = [name for name in kinds if name != "executions"]
+            needed = [name for name in kinds if name not in ("executions", "limit_probability", *_THRESHOLDS)]
         else:  # a setting that there was not yet is as by default
             needed = ["task", "method", "seed", "episodes"]
         if missing := [name for name in kinds if name not in values and name in needed]:
             raise ValueError(f"{path} lacks {', '.join(missing)}.")
         own = {name: values.pop(name) for name in ("task", "executions", "version") if name in values}
+        asked = {name: values.pop(name) for name in _THRESHOLDS if name in values}
         try:
-            return cls(settings=Settings(**values), **own)
+            return cls(settings=Settings(**values), thresholds=Thresholds(**asked), **own)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
@@ -63,6 +66,9 @@ class Config:
         if self.version == VERSION:
             return ""
         return f"The run in {path} was begun by bayespilco {self.version}; this is {VERSION}, and may differ."
+
+
+_THRESHOLDS = tuple(field.name for field in dataclasses.fields(Thresholds))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -23,15 +23,17 @@ from bayespilco.runs.own_tasks import FoundTask, Source
 from bayespilco.runs.plain import MissingPlant, StoredTask
 from bayespilco.tasks import TASKS, Task
 from bayespilco.tasks.task import Kind
+from bayespilco.trust.certificate import Certificate
 
 CONFIG, TASK, METRICS, LOGGED = "config.toml", "task.json", "metrics.jsonl", "logged.csv"
-EVALUATION, SUMMARY = "evaluation.safetensors", "evaluation.json"
+CERTIFICATE = "certificate.json"
+EVALUATION, SUMMARY, HOLDING = "evaluation.safetensors", "evaluation.json", "holding.json"
 EPISODES, EVENTS = "episode-[0-9]*.safetensors", "tensorboard/events.out.tfevents.*"
 PICTURES = ("costs.png", "learning.png", "states.png", "poses.png", "motion.gif")
 REPORT, PLAYGROUND = "report.html", "playground.html"
-RESULTS = (SUMMARY, EVALUATION, *PICTURES, REPORT, PLAYGROUND)
+RESULTS = (SUMMARY, EVALUATION, HOLDING, *PICTURES, REPORT, PLAYGROUND)
 """What is made of the last policy, when all episodes are learned. The summary comes last, and is deleted first."""
-OWN_FILES = (METRICS, *RESULTS, EPISODES, EVENTS, LOGGED, TASK, CONFIG)
+OWN_FILES = (METRICS, CERTIFICATE, *RESULTS, EPISODES, EVENTS, LOGGED, TASK, CONFIG)
 """What a run's directory may contain: all that `force` ever deletes."""
 
 
@@ -41,6 +43,7 @@ class RunDirectory:
     def __init__(self, path: Path, config: Config, found: FoundTask, records: tuple[Record, ...] = ()) -> None:
         """Use `create` or `open`."""
         self.path, self.config, self.task, self.source, self.records = path, config, found.task, found.source, records
+        self._promises = read_promises(path) if records else {}
 
     @classmethod
     @contextmanager
@@ -114,7 +117,7 @@ class RunDirectory:
     @property
     def finished(self) -> bool:
         """Whether nothing is left to do: the summary is written last of all."""
-        return len(self.records) >= self.config.settings.episodes and (self.path / SUMMARY).exists()
+        return is_finished(self.path, len(self.records), self.config)
 
     @property
     def has_tensorboard(self) -> bool:
@@ -134,8 +137,25 @@ class RunDirectory:
             self._write_metrics()
 
     def _write_metrics(self) -> None:
-        lines = (json.dumps({"episode": n, **metrics(record)}) + "\n" for n, record in enumerate(self.records))
+        lines = (
+            json.dumps({"episode": n, **metrics(record), **self._promises.get(n, {})}) + "\n"
+            for n, record in enumerate(self.records)
+        )
         write(self.path / METRICS, "".join(lines).encode())
+
+    def is_certified(self, count: int) -> bool:
+        """Whether the metrics say what the policy learned from the first `count` episodes promised."""
+        return "go" in self._promises.get(count - 1, {})
+
+    def keep_certificate(self, certificate: Certificate, number: int) -> None:
+        """Save the certificate of an episode's policy, and what came of the promise before that episode."""
+        found: dict[str, Any] = {"go": certificate.go}
+        if certificate.kept:
+            promised = certificate.promises[-2].numbers()
+            found = {"promised": promised, "kept": certificate.kept[-1].numbers(), **found}
+        self._promises[number] = found
+        self._write_metrics()
+        write_certificate(self.path, certificate)
 
     def keep_evaluation(self, executed: Episode) -> None:
         """Save executions of the final policy (`Run.evaluate`)."""
@@ -164,6 +184,13 @@ def is_run(path: Path) -> bool:
     return is_our_config(path / CONFIG)
 
 
+def is_finished(path: Path, records: int | None = None, config: Config | None = None) -> bool:
+    """Whether nothing is left to do for the run in a directory."""
+    config = Config.read(path / CONFIG) if config is None else config
+    count = len(list(path.glob(EPISODES))) if records is None else records
+    return count >= config.settings.episodes and (path / SUMMARY).exists()
+
+
 def own_events(path: Path) -> list[Path]:
     """TensorBoard's files in a directory. What a symbolic link leads to is not ours."""
     if (path / EVENTS).parent.is_symlink():
@@ -175,7 +202,9 @@ def _own_files(path: Path) -> Iterator[Path]:
     """What the run in a directory wrote, in the order in which it may be deleted; nothing, where there is no run."""
     if is_run(path):
         records = [file for file in path.glob(EPISODES) if arrays.is_ours(file)]
-        derived = (METRICS, *RESULTS) if records else ()  # without an episode there is nothing to make them of
+        derived = (
+            (METRICS, CERTIFICATE, *RESULTS) if records else ()
+        )  # without an episode there is nothing to make them of
         yield from (path / name for name in derived if _is_plain_file(path / name))
         yield from records
         yield from own_events(path)
@@ -199,6 +228,42 @@ def _of_a_false_start(path: Path, task: Task) -> list[Path]:
     if plain.is_ours(path / TASK):
         begun.append(path / TASK)
     return begun
+
+
+PROMISES = ("promised", "kept", "go")
+"""What an episode's line of metrics has of certificates: the promise made before it, what came of it, and whether the
+next trial is a GO."""
+
+
+def read_promises(path: Path) -> dict[int, dict[str, Any]]:
+    """Promised against kept, by episode, as far as a run's metrics say it."""
+    found = {}
+    try:
+        for line in (path / METRICS).read_text(encoding="utf-8").splitlines():
+            entry = json.loads(line)
+            found[int(entry["episode"])] = {name: entry[name] for name in PROMISES if name in entry}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}  # derived from the episodes: made again where it is needed
+    return found
+
+
+def write_certificate(path: Path, certificate: Certificate) -> Path:
+    """Write a certificate into the directory of its run."""
+    write(path / CERTIFICATE, (json.dumps(certificate.as_json(), indent=2) + "\n").encode())
+    return path / CERTIFICATE
+
+
+def read_certificate(path: Path) -> dict[str, Any]:
+    """The certificate in the directory of a run."""
+    try:
+        found = json.loads((path / CERTIFICATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path / CERTIFICATE} cannot be read: {error}. Make it again: bayespilco check {path}."
+        ) from error
+    if not isinstance(found, dict) or not isinstance(found.get("go"), bool):
+        raise ValueError(f"{path / CERTIFICATE} is not a certificate. Make it again: bayespilco check {path}.")
+    return found
 
 
 def metrics(record: Record) -> dict[str, Any]:

@@ -17,8 +17,10 @@ from rich.table import Table
 
 from bayespilco import interrupts
 from bayespilco.algorithm import Progress, Record
+from bayespilco.runs.certifying import Certifier
 from bayespilco.runs.run import Run
 from bayespilco.tasks import Task
+from bayespilco.trust.certificate import Certificate
 
 STAGES = {
     "execute": ("executing", 0.0, 0.05),
@@ -41,6 +43,8 @@ class Display:
         self.finished = len(run.records)
         self.stage = ""
         self.interrupted = False
+        self.certifier: Certifier | None = None
+        """Who certifies each policy before it is executed: what it says is shown."""
         self.before: Any = None
         self.stack = ExitStack()
         self.bar = moving_bar(console)
@@ -82,6 +86,8 @@ class Display:
         """Show the records that are new."""
         for record in run.records[self.finished :]:
             self._show(record)
+        if self.certifier is not None and self.certifier.latest is not None:
+            self._show_certificate(self.certifier.latest)
 
     def _show(self, record: Record) -> None:
         self.finished += 1
@@ -98,6 +104,14 @@ class Display:
             f"search stopped after {record.evaluations} evaluations: {record.stopped.sentence}."
         )
         self.console.print(noise_table(self.task, record))
+
+    def _show_certificate(self, certificate: Certificate) -> None:
+        """What came of the promise before the last episode, and the certificate of the next."""
+        if certificate.kept:
+            last, (low, high) = certificate.kept[-1], certificate.promises[-2].band
+            word = "kept" if last.within else "[bold]missed[/]"
+            self.console.print(f"Promised {low:.2f} to {high:.2f} (90 %), executed {last.total:.2f}: {word}.")
+        self.console.print(f"Next trial: {escape(certificate.sentence)}")
 
 
 def heading(run: Run, doing: str, path: Path | None) -> str:

@@ -17,12 +17,13 @@ from bayespilco import algorithm, execution, interrupts
 from bayespilco.algorithm import OnProgress, Progress, Records, Settings
 from bayespilco.core.checks import unknown_name
 from bayespilco.deploy import bridge as deployment
+from bayespilco.runs.certifying import Certifier
 from bayespilco.runs.config import Config
 from bayespilco.runs.directory import RunDirectory
 from bayespilco.runs.own_tasks import FoundTask, find_task
 from bayespilco.runs.run import Run
 from bayespilco.runs.workers import WorkerPool
-from bayespilco.settings import EXECUTIONS, describe
+from bayespilco.settings import EXECUTIONS, Thresholds, describe
 from bayespilco.tasks import Task
 
 Callback = Callable[[Run], object]
@@ -52,6 +53,7 @@ def learn(
     on_end: OnEnd | None = None,
     progress: bool = False,
     workers: int = 1,
+    thresholds: Thresholds | None = None,
     **settings: Any,
 ) -> Run:
     """Learn to control a plant (Algorithm 1).
@@ -70,7 +72,9 @@ def learn(
         progress: Whether to show in a terminal or a notebook what the command shows.
         workers: Processes to search policies with, this one included: the same result, sooner. With more than one,
             a script needs `if __name__ == "__main__":` around what it does.
+        thresholds: When a trial is a GO. With `Thresholds(stop_unless_go=True)` learning stops before one that is not.
     """
+    thresholds = Thresholds() if thresholds is None else thresholds
     found = find_task(task)
     if from_data is not None:
         found = found._replace(task=deployment.with_logged(found.task, from_data))
@@ -82,9 +86,9 @@ def learn(
     with ExitStack() as stack:
         directory = None
         if out is not None:
-            config = Config(found.task.name, run.settings, executions)
+            config = Config(found.task.name, run.settings, executions, thresholds)
             directory = stack.enter_context(RunDirectory.create(out, config, found, force=force))
-        return _run_loop(run, directory, callbacks, on_progress, on_end, progress, workers, "Learning")
+        return _run_loop(run, directory, callbacks, on_progress, on_end, progress, workers, "Learning", thresholds)
 
 
 def resume(
@@ -97,6 +101,7 @@ def resume(
     on_end: OnEnd | None = None,
     progress: bool = False,
     workers: int = 1,
+    thresholds: Thresholds | None = None,
 ) -> Run:
     """Go on with an interrupted run where it was: the result is, bit for bit, that of a run that was not.
 
@@ -109,6 +114,7 @@ def resume(
         on_end: As for `learn`; not called if the run was finished already.
         progress: As for `learn`.
         workers: As for `learn`.
+        thresholds: When a trial is a GO; by default as at first.
     """
     with RunDirectory.open(path, find_task(task) if task is not None else None) as directory:
         if other := directory.config.other_version(directory.path):
@@ -119,7 +125,8 @@ def resume(
         if directory.finished:
             _stops(callbacks, run)
             return run
-        return _run_loop(run, directory, callbacks, on_progress, on_end, progress, workers, "Resuming")
+        asked = directory.config.thresholds if thresholds is None else thresholds
+        return _run_loop(run, directory, callbacks, on_progress, on_end, progress, workers, "Resuming", asked)
 
 
 def _run_loop(
@@ -131,20 +138,26 @@ def _run_loop(
     progress: bool,
     workers: int,
     doing: str,
+    thresholds: Thresholds,
 ) -> Run:
     """Learn the episodes that a run still lacks, with everything around it."""
-    callbacks = [*([checkpoint(directory)] if directory is not None else []), *callbacks]
+    # Certificates are made where somebody can see them: in files, on a display, or by being stopped.
+    certifier = Certifier(thresholds, directory) if directory or progress or thresholds.stop_unless_go else None
+    first: list[Callback] = [checkpoint(directory)] if directory is not None else []
+    callbacks = [*first, *([certifier] if certifier else []), *callbacks]
     watching = [] if on_progress is None else [on_progress]
     with _naming_resume(run, directory):
         with ExitStack() as stack:
             if progress:
                 display = stack.enter_context(_display(run, directory, doing))
+                display.certifier = certifier
                 callbacks.append(display.on_run)
                 watching.append(display.on_progress)
             pool = stack.enter_context(WorkerPool(workers))
             if not (run.records and _stops(callbacks, run)):
                 run = _loop(run, callbacks, watching, pool)
-        if on_end is not None and directory is not None:
+        refused = certifier is not None and certifier.stopped
+        if on_end is not None and directory is not None and not refused:
             on_end(run, directory)
     return run
 

@@ -21,8 +21,10 @@ from bayespilco.runs.config import Config
 from bayespilco.runs.directory import RunDirectory, read_config, read_records, record_name
 from bayespilco.runs.own_tasks import find_task
 from bayespilco.runs.plain import NO_PLANT, MissingPlant
+from bayespilco.settings import Thresholds
 from bayespilco.tasks import Task
 from bayespilco.tasks.checking import describe_failure
+from bayespilco.trust.certificate import Certificate, certify
 
 
 class Run(eqx.Module):
@@ -77,6 +79,14 @@ class Run(eqx.Module):
         if failure := describe_failure(self.task, executed):
             warnings.warn(f"{failure} Such steps count as the worst there are.", stacklevel=3)
         return executed
+
+    def certificate(self, thresholds: Thresholds | None = None) -> Certificate:
+        """What the final policy promises, before it is executed: bounds, bands, a test of the model, GO or NO GO.
+
+        Args:
+            thresholds: What is asked of it; by default `Thresholds()`.
+        """
+        return certify(self.task, self.settings, self.records, thresholds)
 
     def _repr_html_(self) -> str:
         """The report, where a notebook shows the run."""

@@ -60,6 +60,10 @@ class Sensor(eqx.Module):
     def __str__(self) -> str:
         return f"{self.name} [{self.unit}]" if self.unit else self.name
 
+    def measures_only(self, state: str) -> bool:
+        """Whether it reports this state and no other."""
+        return len(self.of) == 1 and self.of[0][0] == state and self.of[0][1] != 0
+
     @classmethod
     def measuring(cls, state: Component) -> "Sensor":
         """A sensor of one state, with its name."""
@@ -91,6 +95,37 @@ class Reference(eqx.Module):
 
     def __str__(self) -> str:
         return f"{self.name} [{self.unit}]" if self.unit else self.name
+
+
+class Limit(eqx.Module):
+    """What a state must not exceed: the end of a track, a speed."""
+
+    name: str = eqx.field(static=True)
+    """Of the state."""
+    low: float = eqx.field(static=True, default=-np.inf, converter=lambda end: -np.inf if end is None else float(end))
+    high: float = eqx.field(static=True, default=np.inf, converter=lambda end: np.inf if end is None else float(end))
+    """The ends of the range. Infinite where there is none."""
+
+    def __check_init__(self) -> None:
+        if not self.low < self.high:
+            raise ValueError(f"The limits of {self.name!r} must be a lowest below a highest; given {self}.")
+        if not (np.isfinite(self.low) or np.isfinite(self.high)):
+            raise ValueError(f"The limits of {self.name!r} are no limits; given {self}.")
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}"
+
+
+def as_limits(given: Any) -> tuple[Limit, ...]:
+    """A converter: `{"cart position": (-0.5, 0.5)}`, or limits."""
+    if not isinstance(given, Mapping):
+        return tuple(given)
+    limits = []
+    for name, ends in given.items():
+        if not isinstance(ends, Sequence | np.ndarray) or isinstance(ends, str) or len(ends) != 2:
+            raise ValueError(f"The limits of {name!r} must be a pair, lowest and highest; given {ends!r}.")
+        limits.append(Limit(str(name), *ends))
+    return tuple(limits)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,8 +29,8 @@ from bayespilco.model.episode import Episode
 from bayespilco.model.sensors import Sensors, unobservable
 from bayespilco.model.structure import Structure, as_rows, free, second_order
 from bayespilco.tasks.components import Component as Component
+from bayespilco.tasks.components import Limit, Reference, Sensor, as_limits, by_name
 from bayespilco.tasks.components import Pose as Pose
-from bayespilco.tasks.components import Reference, Sensor, by_name
 from bayespilco.tasks.simulation import Simulation as Simulation
 from bayespilco.tasks.simulation import hold as hold
 
@@ -83,6 +83,8 @@ class Task(eqx.Module):
         references: Targets to follow: rows of the state behind the plant's own, which the policy sees.
         remember_action: Whether the last action is a row of the state, for costs of action changes.
         discount: How much less each later step counts, by this factor: above 0, at most 1.
+        limits: What states must not exceed, lowest and highest by name: `{"cart position": (-0.5, 0.5)}`. None or an
+            infinite number where there is no limit. (Actions have `action_limits`.)
     """
 
     name: str = eqx.field(static=True)
@@ -108,6 +110,7 @@ class Task(eqx.Module):
     references: tuple[Reference, ...] = eqx.field(static=True, default=())
     remember_action: bool = eqx.field(static=True, default=False)
     discount: float = eqx.field(static=True, default=1.0)
+    limits: tuple[Limit, ...] = eqx.field(static=True, default=(), converter=as_limits)
 
     def __check_init__(self) -> None:
         made_of: dict[str, tuple[Sequence[Any], type]] = {
@@ -117,6 +120,7 @@ class Task(eqx.Module):
             "cost": ((self.cost,), Cost),
             "sensors": (self.sensors, Sensor),
             "references": (self.references, Reference),
+            "limits": (self.limits, Limit),
         }
         for name, (parts, kind) in made_of.items():
             if other := [part for part in parts if not isinstance(part, kind)]:
@@ -183,6 +187,11 @@ class Task(eqx.Module):
             for name in pair:
                 if name not in names:
                     raise unknown_name(name, names, f"state in the rates of {self.name!r}:")
+        for limit in self.limits:
+            if limit.name not in names:
+                raise unknown_name(limit.name, names, f"state in the limits of {self.name!r}:")
+        if not _different(tuple(limit.name for limit in self.limits)):
+            raise ValueError(f"Task {self.name!r}: limits must name each state once; given {self.limits}.")
         of, rate = ([pair[side] for pair in self.rates] for side in (0, 1))
         if not _different((*of, *rate)):
             raise ValueError(
@@ -478,7 +487,11 @@ class Task(eqx.Module):
             raise ValueError(f"Task {self.name!r} has a real plant: its sensors' noise cannot be changed.")
         if not 0 < factor < np.inf:
             raise ValueError(f"The sensor noise can be multiplied by a positive number; given {factor}.")
-        return dataclasses.replace(self, sensor_std=factor * self.sensor_std)
+        return dataclasses.replace(self, sensor_std=as_float64(factor * np.asarray(self.sensor_std)))
+
+    def with_limits(self, limits: Mapping[str, Any] | Sequence[Any]) -> "Task":
+        """The task with other limits of its states."""
+        return dataclasses.replace(self, limits=as_limits(limits))
 
     def _changed(self, **changes: Any) -> "Task":
         """The task with other fields. Its cost stays one of the same components, wherever their rows are then."""
@@ -557,4 +570,4 @@ def diagonal(*std: float) -> Array:
     return jnp.asarray(np.diag(np.square(std)))
 
 
-__all__ = ["Component", "Pose", "Reference", "Sensor", "Task", "diagonal", "hold"]
+__all__ = ["Component", "Limit", "Pose", "Reference", "Sensor", "Task", "diagonal", "hold"]

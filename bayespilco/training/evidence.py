@@ -30,7 +30,7 @@ from bayespilco.model.sensors import Sensors, complete
 from bayespilco.model.structure import Structure, free
 from bayespilco.training.conversion import dynamics, posterior
 from bayespilco.training.guesses import Guesses, guess_states
-from bayespilco.training.laplace import linearise, negative_log_evidence, settle
+from bayespilco.training.laplace import KNOWN_ROW_PRIOR, linearise, negative_log_evidence, settle
 from bayespilco.training.placement import place
 from bayespilco.training.trajectory import Layout, Parameters
 
@@ -233,11 +233,13 @@ def _start(layout: Layout, start: dict[str, float] = STARTS[0]) -> Parameters:
     def full(shape: tuple[int, ...], name: str) -> Array:
         return jnp.asarray(np.full(shape, np.log(start[name])))
 
+    process = full((layout.structure.plant_states,), "process")
+    known = jnp.log(KNOWN_ROW_PRIOR[0] * layout.known_row_scale)
     return Parameters(
         full((outputs, inputs), "length_scale"),
         full((outputs,), "signal"),
         full((layout.sensors.count,), "sensor"),
-        full((layout.structure.plant_states,), "process"),
+        process.at[layout.known_rows].set(known),
         jnp.asarray(np.zeros((outputs, layout.basis_size))),
     )
 

@@ -9,7 +9,6 @@ with Jacobian `J`. So the weights have the posterior `N(w*, (I + J'J)^-1)`, and 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
-import numpy as np
 from jaxtyping import Array, Float
 
 from bayespilco.core.compilation import compiled
@@ -20,6 +19,14 @@ PRIOR = {"length_scale": (2.0, 1.0), "signal": (0.3, 1.5), "sensor": (0.1, 2.0),
 """Weak log-normal priors (median in units of the data's spread, standard deviation of the logarithm): what the data say
 nothing about stays within reason. Two standard deviations of the noises span a factor of 50 each way."""
 
+KNOWN_ROW_PRIOR = (0.01, 1.0)
+"""The same for the process noise of a known row such as a position, as a share of what a step moves it by. There the
+noise is the error of the rule alone. A wide prior would let it take the place of the sensor's noise, from which one
+short episode cannot tell it."""
+RATE_PRIOR = (0.01, 1.0)
+"""The same for the process noise of a rate with known position. A rate that flips its sign at every step moves the
+position like a noisy sensor does: under the wide prior one short episode may be explained in that way."""
+
 
 @compiled
 def negative_log_evidence(p: Parameters, layout: Layout, trials: Trials) -> Float[Array, ""]:
@@ -29,20 +36,24 @@ def negative_log_evidence(p: Parameters, layout: Layout, trials: Trials) -> Floa
     constant = jnp.sum(trials.observed) * jnp.log(2 * jnp.pi) / 2
     fit = jnp.sum(found.white**2) / 2 + found.log_det + constant
     complexity = jnp.sum(p.weights**2) / 2 + jnp.sum(jnp.log(jnp.diag(root)))
-    return fit + complexity + _prior(p)
+    return fit + complexity + _prior(p, layout)
 
 
-def _prior(p: Parameters) -> Float[Array, ""]:
-    values = {
-        "length_scale": p.log_length_scales,
-        "signal": p.log_signal,
-        "sensor": p.log_sensor,
-        "process": p.log_process,
-    }
-    return sum(
-        (jnp.sum(((value - np.log(PRIOR[name][0])) / PRIOR[name][1]) ** 2) / 2 for name, value in values.items()),
-        jnp.zeros(()),
+def _prior(p: Parameters, layout: Layout) -> Float[Array, ""]:
+    learned, known = layout.learned_rows, layout.known_rows
+    process = RATE_PRIOR if len(known) else PRIOR["process"]
+    return (
+        _away(p.log_length_scales, *PRIOR["length_scale"])
+        + _away(p.log_signal, *PRIOR["signal"])
+        + _away(p.log_sensor, *PRIOR["sensor"])
+        + _away(p.log_process[learned], *process)
+        + _away(p.log_process[known], KNOWN_ROW_PRIOR[0] * layout.known_row_scale, KNOWN_ROW_PRIOR[1])
     )
+
+
+def _away(value: Array, median: float | Array, std: float) -> Float[Array, ""]:
+    """-log of a log-normal prior, up to a constant."""
+    return jnp.sum(((value - jnp.log(median)) / std) ** 2) / 2
 
 
 class Linearised(eqx.Module):

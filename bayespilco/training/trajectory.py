@@ -62,6 +62,24 @@ class Layout(eqx.Module):
         return self.state_scale[np.array(self.structure.outputs)]
 
     @property
+    def learned_rows(self) -> np.ndarray:
+        """The plant's states that are outputs of the GP."""
+        return np.array(sorted(self.structure.outputs), dtype=int)
+
+    @property
+    def known_rows(self) -> np.ndarray:
+        """The plant's other states, such as positions that follow their rates."""
+        states = range(self.structure.plant_states)
+        return np.array([state for state in states if state not in self.structure.outputs], dtype=int)
+
+    @property
+    def known_row_scale(self) -> Float[Array, " known"]:
+        """How far a step moves the known rows, in units of their spread."""
+        moved = 2 * np.abs(self.structure.B[self.known_rows]) @ self.output_scale  # half of it is the rate's old value
+        spread = self.state_scale[self.known_rows]
+        return jnp.where(moved > 0, moved, spread) / spread
+
+    @property
     def sensor_scale(self) -> Float[Array, " sensor"]:
         return jnp.sqrt(self.sensors.noise)
 

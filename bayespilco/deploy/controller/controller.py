@@ -1,5 +1,7 @@
 """The controller: from observations to actions, one step at a time. It carries the belief from step to step."""
 
+import contextlib
+import hashlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +12,8 @@ import numpy as np
 from bayespilco.deploy.controller import filter, format
 from bayespilco.deploy.controller.filter import Array
 from bayespilco.deploy.controller.format import Description
+from bayespilco.deploy.controller.gate import FIRST_CREDIT, judge
+from bayespilco.deploy.controller.health import Health
 
 
 class Controller:
@@ -26,7 +30,17 @@ class Controller:
         self.low, self.high, self.rest = middle - limits, middle + limits, self.arrays["rest"]
         self.required = () if self.filters else tuple(np.flatnonzero(self.arrays["estimate"].any(axis=0)).tolist())
         """The sensors that a rig must not lose for long. A filter predicts what is missing."""
+        self.gate, self.patience = description.gate, description.patience
+        """See `gate`. They may be changed before an episode."""
         self.reset()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all numbers of the controller: a certificate says by it which controller it is about."""
+        found = hashlib.sha256()
+        for name, array in sorted(self.arrays.items()):
+            found.update(f"{name}{array.shape}".encode() + array.tobytes())
+        return found.hexdigest()
 
     def reset(self) -> None:
         """Forget the last episode: the belief is that before the first observation."""
@@ -35,7 +49,13 @@ class Controller:
         """The last value of each sensor."""
         self.steps, self.last_seconds, self.worst_seconds, self.total_seconds = 0, 0.0, 0.0, 0.0
         self.restarts = 0
-        """How often since `reset` the belief had to start again, because its numbers were no longer finite."""
+        """How often since `reset` the belief had to be widened, because it explained a sensor no longer, or to start
+        again, because its numbers were no longer finite."""
+        none = np.zeros(len(self.latest), dtype=int)
+        self.credit = np.minimum(none + FIRST_CREDIT, self.patience)
+        """How many samples of each sensor may still be rejected (`gate`)."""
+        self.rejections, self.last_good = none, none - 1
+        self.rejected, self.surprise = none > 0, np.full(len(none), np.nan)
 
     def act(self, observation: Any, references: Any = None) -> Array:
         """The action for an observation, within the actuators' limits. NaN is an entry that is missing.
@@ -62,6 +82,18 @@ class Controller:
         return action
 
     @property
+    def health(self) -> Health:
+        """How well the controller and the sensors get along, after the last action."""
+        return Health(
+            sensors=self.description.sensors,
+            surprise=self.surprise.copy(),
+            rejected=self.rejected.copy(),
+            rejections=self.rejections.copy(),
+            since_good=self.description.dt * np.maximum(self.steps - 1 - self.last_good, 0),
+            restarts=self.restarts,
+        )
+
+    @property
     def expected(self) -> Array:
         """What the sensors will say next, as far as the controller knows."""
         offset = self.arrays["sensor_offset"]
@@ -80,7 +112,9 @@ class Controller:
     def _act_on_observation(self, z: Array) -> Array:
         """The policy sees what the last observation alone says, and the rows that are known."""
         estimate, n = self.arrays["estimate"], len(self.arrays["estimate"])
-        self.latest = np.where(filter.is_seen(z), z, self.latest)
+        seen = filter.is_seen(z)
+        self.latest = np.where(seen, z, self.latest)
+        self.last_good = np.where(seen, self.steps, self.last_good)
         there = filter.is_seen(self.latest)
         if there.all():
             self.mean[:n] = estimate @ (self.latest - self.arrays["sensor_offset"])
@@ -96,26 +130,48 @@ class Controller:
         """Update, act, predict (Section 3.1)."""
         d = self.description
         try:
-            m, V = filter.update(self.arrays, self.mean, self.cov, z)
+            m, V = self._update(self.mean, self.cov, z)
         except np.linalg.LinAlgError:
-            m, V = self._restart()
+            m, V = self._restart(self.mean)
+            with contextlib.suppress(np.linalg.LinAlgError):
+                m, V = filter.update(self.arrays, m, V, filter.innovation(self.arrays, m, V, z)[0])
         u = self._policy(m, V)
         try:
             self.mean, self.cov = filter.predict(self.arrays, m, V, u, self.steps, d.model_angles, d.model_keep)
         except np.linalg.LinAlgError:
-            self.mean, self.cov = self._restart()
+            self.mean, self.cov = self._restart(filter.known_rows(self.arrays, m, u, self.steps))
         return u
+
+    def _update(self, m: Array, V: Array, z: Array) -> tuple[Array, Array]:
+        """Combine the belief with those entries of an observation that pass the gate."""
+        C, wide = self.arrays["sensor_matrix"], self.arrays["wide_cov"]
+        innovation, variance = filter.innovation(self.arrays, m, V, z)
+        wider = variance + np.sum((C @ wide) * C, axis=1)
+        repeated = z == self.latest
+        self.latest = np.where(filter.is_seen(z), z, self.latest)
+        verdict = judge(innovation, variance, wider, repeated, self.credit, self.gate, self.patience)
+        self.surprise = innovation / np.sqrt(variance)
+        self.rejected, self.credit = verdict.rejected, verdict.credit
+        self.rejections = self.rejections + verdict.rejected
+        self.last_good = np.where(verdict.accepted, self.steps, self.last_good)
+        if verdict.widen:
+            self.restarts += 1
+            V = V + wide
+        return filter.update(self.arrays, m, V, np.where(verdict.accepted, innovation, np.nan))
 
     def _policy(self, m: Array, V: Array) -> Array:
         x, _ = filter.features(m, V, self.description.policy_angles, self.description.policy_keep)
         return filter.policy(self.arrays, x)
 
-    def _restart(self) -> tuple[Array, Array]:
-        """The way out after an overflow, which happens when the plant is far from everything in the data."""
+    def _restart(self, rows: Array) -> tuple[Array, Array]:
+        """The way out after an overflow, which happens when the plant is far from everything in the data.
+
+        The first mean, with a covariance that covers all of the data. Of `rows`, those that are known are kept.
+        """
         self.restarts += 1
         mean, known = self.arrays["initial_mean"].copy(), list(self.description.known)
-        mean[known] = np.where(filter.is_seen(self.mean[known]), self.mean[known], mean[known])
-        return mean, self.arrays["initial_cov"].copy()
+        mean[known] = np.where(filter.is_seen(rows[known]), rows[known], mean[known])
+        return mean, self.arrays["initial_cov"] + self.arrays["wide_cov"]
 
     def to_bytes(self) -> bytes:
         """The content of a file that `load` reads."""

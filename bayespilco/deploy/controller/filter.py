@@ -31,17 +31,28 @@ def require_finite(*arrays: Array) -> None:
         raise np.linalg.LinAlgError
 
 
-def update(arrays: Mapping[str, Array], m: Array, V: Array, z: Array) -> tuple[Array, Array]:
-    """Combine a belief with the entries of an observation that are there (`model.sensors.Sensors.condition`)."""
-    C, noise, seen = arrays["sensor_matrix"], arrays["sensor_noise"], is_seen(z)
+def innovation(arrays: Mapping[str, Array], m: Array, V: Array, z: Array) -> tuple[Array, Array]:
+    """What was measured minus what was expected, and the predicted variance of that, per sensor.
+
+    Sensors of an angle may wrap: the difference is the shortest way around. NaN is missing, here and in `z`.
+    """
+    C, turn = arrays["sensor_matrix"], arrays["sensor_turn"]
+    difference = np.where(is_seen(z), z, np.nan) - C @ m - arrays["sensor_offset"]
+    turns = np.round(difference / np.where(turn > 0, turn, np.inf))
+    return difference - turns * turn, np.sum((C @ V) * C, axis=1) + arrays["sensor_noise"]
+
+
+def update(arrays: Mapping[str, Array], m: Array, V: Array, difference: Array) -> tuple[Array, Array]:
+    """Combine a belief with the entries of an innovation that are there (`model.sensors.Sensors.condition`)."""
+    C, noise, seen = arrays["sensor_matrix"], arrays["sensor_noise"], is_seen(difference)
     if not seen.any():
         return m, V
     # (C V C' + R)^-1, zero where nothing is seen, as if the noise there were infinite.
-    innovation, _ = shrink(np.diag(np.where(seen, 1 / noise, 0.0)), C @ V @ C.T)
-    K = V @ C.T @ innovation
+    inverse, _ = shrink(np.diag(np.where(seen, 1 / noise, 0.0)), C @ V @ C.T)
+    K = V @ C.T @ inverse
     rest = np.eye(len(m)) - K @ C
     updated = rest @ V @ rest.T + (K * noise) @ K.T  # Joseph's form: no negative eigenvalue
-    m = m + K @ np.where(seen, z - C @ m - arrays["sensor_offset"], 0.0)
+    m = m + K @ np.where(seen, difference, 0.0)
     require_finite(m, updated)
     return m, (updated + updated.T) / 2
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from bayespilco.deploy.controller.filter import LARGEST_NUMBER, Array
 
-FORMAT = "bayespilco controller 3"
-"""3 since there are known rows and sensors, 2 since there is a check sum."""
+FORMAT = "bayespilco controller 4"
+"""4 since there is a gate, 3 since there are known rows and sensors, 2 since there is a check sum."""
 CHECK = "sha256"
 """The metadata entry with the check sum. It is that of the whole file with `NO_SUM` in the place of the check sum."""
 NO_SUM = "0" * 64
@@ -57,9 +57,13 @@ FILTER_SHAPES: dict[str, tuple[str, ...]] = {
     "output_matrix": ("state", "output"),
     "sensor_matrix": ("sensor", "state"),
     "sensor_noise": ("sensor",),
+    "sensor_turn": ("sensor",),
     "process_noise": ("state",),
+    "wide_cov": ("state", "state"),
 }
-"""Further arrays of a controller that filters: the GP of the dynamics (see `core.gp`) and the two noise variances."""
+"""Further arrays of a controller that filters: the GP of the dynamics (see `core.gp`) and the two noise variances;
+`sensor_turn` is what a sensor of an angle reports more after a full turn, 0 for other sensors; `wide_cov` is added to a
+belief that has to be given up."""
 
 RAW_SHAPES: dict[str, tuple[str, ...]] = {"estimate": ("plant", "sensor")}
 """Instead, for a controller that does not filter: from an observation to the plant's states."""
@@ -67,6 +71,7 @@ RAW_SHAPES: dict[str, tuple[str, ...]] = {"estimate": ("plant", "sensor")}
 SCALES = {"length_scales", "signal_variance", "policy_length_scales", "policy_signal_variance"}
 POSITIVE = {"limits", "sensor_noise", *SCALES}
 """Arrays whose entries must be above zero. A length-scale may be infinite: that input then has no effect."""
+NOT_NEGATIVE = {"process_noise", "sensor_turn"}
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,10 @@ class Description:
     model_angles: tuple[int, ...]
     """The same for the model, as indices of `[states, actions]`. Both are empty without a filter."""
     model_keep: tuple[int, ...]
+    gate: float = 0.0
+    """Entries of an innovation beyond this many predicted standard deviations are rejected (`gate`). 0: none are."""
+    patience: int = 0
+    """How many samples of a sensor may be rejected in a row, at most."""
 
 
 class Malformed(ValueError):
@@ -163,7 +172,9 @@ def _description(metadata: dict[str, Any]) -> Description:
         if field.type is str:
             fits = type(value) is str
         elif field.type is float:
-            fits = type(value) is float and 0 < value < LARGEST_NUMBER
+            fits = type(value) is float and 0 <= value < LARGEST_NUMBER
+        elif field.type is int:
+            fits = _are_sizes([value])
         elif field.type == tuple[str, ...]:
             fits = isinstance(value, list) and all(type(each) is str for each in value)
         else:
@@ -199,6 +210,7 @@ def _are_sizes(values: Any) -> bool:
 
 def check(description: Description, arrays: Mapping[str, Array], filters: bool) -> None:
     """Refuse arrays that do not fit together or hold numbers that nothing can be computed with."""
+    require(description.dt > 0, "dt is not above zero.")
     sizes = _sizes(description)
     wanted = SHAPES | (FILTER_SHAPES if filters else RAW_SHAPES)
     wrong = sorted(wanted.keys() ^ arrays.keys())
@@ -209,20 +221,21 @@ def check(description: Description, arrays: Mapping[str, Array], filters: bool) 
             require(sizes.setdefault(axis, size) == size, f"{name} has {size} {axis}s, not {sizes[axis]}.")
         good = np.abs(array) <= (np.inf if name.endswith("length_scales") else LARGEST_NUMBER)  # false for NaN
         good &= (array > 0) | (name not in POSITIVE)
-        good &= (array >= 0) | (name != "process_noise")
+        good &= (array >= 0) | (name not in NOT_NEGATIVE)
         require(bool(good.all()), f"{name} has a number that it cannot have.")
     inside = np.abs(arrays["rest"] - arrays["middle"]) <= arrays["limits"] * (1 + 1e-9)
     require(bool(inside.all()), "rest is not within the limits.")
     if not filters:
         require(len(arrays["estimate"]) <= sizes["state"], "estimate has more rows than there are states.")
-    for name in ("initial_cov", "precision", "linear_cov"):
+    for name in ("initial_cov", "wide_cov", "precision", "linear_cov"):
         if name in arrays:
             scale = np.abs(arrays[name]).max(initial=0.0)
             skew = np.abs(arrays[name] - arrays[name].swapaxes(-1, -2)).max(initial=0.0)
             require(bool(skew <= 1e-8 * scale), f"{name} is not symmetric.")
-    cov = arrays["initial_cov"]
-    scaled = cov / max(np.abs(cov).max(), np.finfo(np.float64).tiny)
-    require(bool(np.linalg.eigvalsh(scaled).min() >= -1e-8), "initial_cov has a negative eigenvalue.")
+    for name in ("initial_cov", "wide_cov"):
+        if name in arrays:
+            scaled = arrays[name] / max(np.abs(arrays[name]).max(), np.finfo(np.float64).tiny)
+            require(bool(np.linalg.eigvalsh(scaled).min() >= -1e-8), f"{name} has a negative eigenvalue.")
 
 
 def _sizes(description: Description) -> dict[str, int]:

@@ -15,7 +15,7 @@ sample that is missing. Columns may be in any order, with or without units. Furt
     writing    from episodes to a file
 """
 
-from bayespilco.deploy.logs.columns import COLUMNS, TIME_UNITS
+from bayespilco.deploy.logs.columns import COLUMNS, HEALTH, TIME_UNITS
 from bayespilco.deploy.logs.reading import CHANGE, ROUNDING, TOLERANCE, Log, read
 from bayespilco.deploy.logs.table import Frame
 from bayespilco.deploy.logs.writing import append, check_appendable, heading, next_episode, text
@@ -23,6 +23,7 @@ from bayespilco.deploy.logs.writing import append, check_appendable, heading, ne
 __all__ = [
     "CHANGE",
     "COLUMNS",
+    "HEALTH",
     "ROUNDING",
     "TIME_UNITS",
     "TOLERANCE",

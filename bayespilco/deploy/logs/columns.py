@@ -10,6 +10,10 @@ from bayespilco.deploy.logs.table import Table
 COLUMNS = ("episode", "time")
 """The columns beside states and actions."""
 
+HEALTH = ("surprise in sigma", "rejected sensors", "restarts so far")
+"""What a rig adds behind the actions: what its agent thought of the observation (`Controller.health`). Nothing is
+learned from these columns."""
+
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 """What `time [ms]` means. Without a unit the time is in seconds."""
 
@@ -43,7 +47,7 @@ def places(table: Table, components: Sequence[str]) -> Places:
     for name in wanted:
         if name not in found:
             raise _missing(where, name, wanted, others)
-    if named := [cell for cell in others if cell]:  # a column without a name is the index of a data frame
+    if named := [cell for cell in others if cell and cell not in HEALTH]:  # without a name: the index of a data frame
         warnings.warn(f"{where}: these columns are not used: {', '.join(named)}.", stacklevel=4)
     unit = header[found["time"]].partition(" [")[2].removesuffix("]")
     return Places([found[name] for name in wanted], TIME_UNITS[unit or "s"])

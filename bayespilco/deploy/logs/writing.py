@@ -9,9 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from bayespilco.deploy.files import write
-from bayespilco.deploy.logs.columns import COLUMNS
+from bayespilco.deploy.logs.columns import COLUMNS, HEALTH
 from bayespilco.deploy.logs.reading import number
 from bayespilco.deploy.logs.table import content, lines
+
+Told = tuple[float, str, int]
+"""The cells under `HEALTH` in one row."""
 
 
 def append(
@@ -21,23 +24,26 @@ def append(
     times: Sequence[float] | np.ndarray,
     observations: Sequence[np.ndarray] | np.ndarray,
     applied: Sequence[np.ndarray] | np.ndarray,
+    told: Sequence[Told] | None = None,
 ) -> None:
     """Add an episode to a file, which is made if it does not exist. A crash leaves the old file or the new one.
+
+    With `told`, what the agent thought of each observation, a new file has the columns for it (`HEALTH`). A file keeps
+    the columns that it has.
 
     A program that was killed may have left half a row at the end, or a single row of an episode. That is dropped: it
     says nothing, and with it the file could not be read.
     """
-    kept, episode = _so_far(path, states, actions)
+    kept, episode, has_health = _so_far(path, states, actions, told is not None)
     if len(observations) < 2:
         raise ValueError(f"An episode needs two samples or more, for a transition; given {len(observations)}.")
-    added = text(states, actions, times, observations, applied, episode)
+    added = text(states, actions, times, observations, applied, episode, (told or ()) if has_health else None)
     write(Path(path).resolve(), ("".join(kept) + added).encode())  # a link stays a link
 
 
 def next_episode(path: Path | str, states: Sequence[str], actions: Sequence[str]) -> int:
     """The number of the episode that would be added to a file. A file with other columns is refused."""
-    _, episode = _so_far(path, states, actions)
-    return episode
+    return _so_far(path, states, actions)[1]
 
 
 def check_appendable(path: Path | str, states: Sequence[str], actions: Sequence[str]) -> None:
@@ -60,6 +66,7 @@ def text(
     observations: Sequence[np.ndarray] | np.ndarray,
     applied: Sequence[np.ndarray] | np.ndarray,
     episode: int,
+    told: Sequence[Told] | None = None,
 ) -> str:
     """The rows of one episode, for below a `heading`. Observations and actions are read back to the last digit."""
     rows = []
@@ -70,28 +77,41 @@ def text(
                 f"A row needs {len(states)} states and {len(actions)} actions; sample {k} has {len(z)} and {len(u)}."
             )
         numbers = [repr(float(value)) if np.isfinite(value) else "" for value in (*z, *u)]
-        rows.append(_line([str(episode), f"{time:.9g}", *numbers]))
+        rows.append(_line([str(episode), f"{time:.9g}", *numbers, *_health(told, k)]))
     return "".join(rows)
 
 
-def _so_far(path: Path | str, states: Sequence[str], actions: Sequence[str]) -> tuple[list[str], int]:
-    """The lines of a file that an episode is to be added to, and that episode's number."""
+def _health(told: Sequence[Told] | None, k: int) -> list[str]:
+    """The cells under `HEALTH` in row k: empty where the agent said nothing."""
+    if told is None:
+        return []
+    if k >= len(told):
+        return [""] * len(HEALTH)
+    surprise, rejected, restarts = told[k]
+    return [f"{surprise:.3g}", rejected, str(restarts)]
+
+
+def _so_far(
+    path: Path | str, states: Sequence[str], actions: Sequence[str], health: bool = False
+) -> tuple[list[str], int, bool]:
+    """The lines of a file that an episode is to be added to, that episode's number, and whether there is `HEALTH`."""
     _require_regular(path)
-    before = content(path) if Path(path).exists() else ""
+    before, header = content(path) if Path(path).exists() else "", _header(states, actions)
     if not before.strip():
-        return [heading(states, actions)], 0
-    header = _header(states, actions)
-    if lines(path, before)[0][1] != header:
+        return [_line([*header, *HEALTH] if health else header)], 0, health
+    there = lines(path, before)[0][1]
+    if there not in (header, [*header, *HEALTH]):
         raise ValueError(f"{path} is a log with other columns. Give another name, or move it away.")
     first, *kept = [line + "\n" for line in before.rstrip().split("\n")]
-    if kept and not before.endswith("\n") and not _is_complete(kept[-1], header):
+    if kept and not before.endswith("\n") and not _is_complete(kept[-1], there):
         kept.pop()
     names = [cells[0] for _, cells in lines(path, "".join(kept))]
     if names and names.count(names[-1]) == 1:
         kept.pop()
         names.pop()
     taken = set(names)
-    return [first, *kept], next(number for number in itertools.count(len(taken)) if str(number) not in taken)
+    episode = next(number for number in itertools.count(len(taken)) if str(number) not in taken)
+    return [first, *kept], episode, there != header
 
 
 def _require_regular(path: Path | str) -> None:
@@ -105,7 +125,8 @@ def _is_complete(line: str, header: list[str]) -> bool:
     (cells,) = csv.reader([line])
     try:
         for cell, name in zip(cells[1:], header[1:], strict=True):
-            number(cell.strip(), "", name)
+            if name not in HEALTH:
+                number(cell.strip(), "", name)
     except ValueError:
         return False
     return True

@@ -12,6 +12,7 @@ To read it, go down this list:
     protocols    what a plant and an agent have to offer
     agents       the range of an agent's actions, and random actions
     pacing       the clock, and a plant that keeps a sampling period
+    permission   a certificate that has to be a GO
     recording    what happened in an episode, and why it ended
     signals      how an episode ends before its process does
     threads      calls that can be given up

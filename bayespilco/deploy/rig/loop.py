@@ -12,6 +12,7 @@ import numpy as np
 from bayespilco.deploy import logs
 from bayespilco.deploy.rig.agents import ActionRange
 from bayespilco.deploy.rig.pacing import monotonic
+from bayespilco.deploy.rig.permission import require_go
 from bayespilco.deploy.rig.protocols import Agent, Plant
 from bayespilco.deploy.rig.recording import Recording, Stop
 from bayespilco.deploy.rig.signals import Ending
@@ -33,11 +34,16 @@ class Rig:
     """How late an observation may come, in sampling periods. In real time the default is also the most, as in a log."""
     blind: int = 10
     """The episode ends after this many samples in a row in which everything is missing, or a state that has a limit, or
-    one that the agent cannot do without (its `required`)."""
+    one that the agent cannot do without (its `required`). What the agent's filter rejected counts as missing."""
+    lost: int = 3
+    """The episode ends when the agent has had to give up its belief so many times (`Controller.health`). 0: never.
+    While learning this is off, because early models are poor."""
     realtime: bool = True
     """Whether a sampling period takes its time. In a simulation it need not."""
     log: Path | str | None = None
     """A file that every episode is added to, in the format that `--from-data` reads."""
+    certificate: Path | str | None = None
+    """A `certificate.json`: without a GO in it, for this controller, an episode is refused before the plant moves."""
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
@@ -52,7 +58,11 @@ class Rig:
             f"from 0 to {most:g} sampling periods (for a plant with more delay choose a longer period)",
             self.tolerance,
         )
-        _require(isinstance(self.blind, Integral) and self.blind >= 1, "blind", "a whole number from 1 on", self.blind)
+        for name, least in (("blind", 1), ("lost", 0)):
+            value = getattr(self, name)
+            _require(
+                isinstance(value, Integral) and int(value) >= least, name, f"a whole number from {least} on", value
+            )
 
     def run(
         self,
@@ -63,6 +73,7 @@ class Rig:
         states: Sequence[str] = (),
         actions: Sequence[str] = (),
         seed: int | None = None,
+        learning: bool = False,
     ) -> Recording:
         """Run one episode with this agent.
 
@@ -70,9 +81,12 @@ class Rig:
             dt: Sampling period in seconds.
             states, actions: Their names, for the log and for reasons.
             seed: For a plant that draws random numbers.
+            learning: Whether the agent's model is still poor: then the episode goes on if it is `lost`.
         """
-        required = tuple(getattr(agent, "required", ()))
-        watch = Watch(self.low, self.high, self.blind, states, self._checked_size(dt, steps, states), required)
+        if self.certificate is not None:
+            require_go(self.certificate, agent)
+        required, lost = tuple(getattr(agent, "required", ())), 0 if learning else self.lost
+        watch = Watch(self.low, self.high, self.blind, states, self._checked_size(dt, steps, states), required, lost)
         allowed = ActionRange.of(agent)
         actions = actions or [f"action {i}" for i in range(len(allowed))]
         _require(len(actions) == len(allowed), "actions", f"names, one per action ({len(allowed)})", actions)
@@ -145,6 +159,7 @@ class Rig:
             if step > steps:
                 break
             u = _action(recording, agent, allowed, z)
+            watch.judge(recording, agent)
             due = step * dt
             last = due + self.tolerance * dt
             sample = call(caller, plant.step, u, ending=ending, until=start + last, what=f"sample {step}")
@@ -163,7 +178,11 @@ class Rig:
             return
         states = states or [f"state {i}" for i in range(len(recording.observations[0]))]
         try:
-            logs.append(self.log, states, actions, recording.times, recording.observations, recording.actions)
+            told = [
+                (health.largest_surprise, "; ".join(health.rejected_names), health.restarts)
+                for health in recording.health
+            ]
+            logs.append(self.log, states, actions, recording.times, recording.observations, recording.actions, told)
             recording.log = Path(self.log)
         except Exception as error:
             warnings.warn(f"The episode is not in the log: {error}", stacklevel=3)

@@ -6,8 +6,11 @@ from typing import Literal
 
 import numpy as np
 
-Ended = Literal["finished", "limit", "blind", "late", "failed", "interrupted"]
-"""As planned; at a limit; without samples for too long; late; by an error; by Ctrl-C or another signal."""
+from bayespilco.deploy.controller.health import Health
+
+Ended = Literal["finished", "limit", "blind", "lost", "late", "failed", "interrupted"]
+"""As planned; at a limit; without samples for too long; with an agent that no longer knows where the plant is; late; by
+an error; by Ctrl-C or another signal."""
 
 
 OVERRUN = 0.1
@@ -62,6 +65,8 @@ class Recording:
     """How late each sample after the first came, in seconds. One that was too late to be recorded is the last entry."""
     delays: list[float] = field(default_factory=list)
     """How long the agent took for each action, in seconds."""
+    health: list[Health] = field(default_factory=list)
+    """What the agent thought of each observation, if it has a `health`. Nothing is acted on after the last one."""
 
     @property
     def timing(self) -> Timing:

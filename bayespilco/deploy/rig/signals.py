@@ -144,16 +144,22 @@ _process = _Process()
 def _handlers() -> Iterator[None]:
     """Handle the signals that would end the process. Others keep their handlers."""
     ours = {}
+    wakeup: int | None = None
     try:
         for name in ENDING:
             number = getattr(signal, name, None)
             if number is not None and _gives_way(signal.getsignal(number)):
                 ours[number] = signal.getsignal(number)
+                if getattr(ours[number], "gives_way", False):
+                    # Otherwise the command's thread would hear of this signal too, and might end the process later.
+                    wakeup = signal.set_wakeup_fd(-1)
                 signal.signal(number, _handle)
         yield
     finally:
         for number, before in ours.items():
             signal.signal(number, before)
+        if wakeup is not None:
+            signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
 
 
 def _gives_way(handler: object) -> bool:

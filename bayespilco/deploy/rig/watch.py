@@ -1,4 +1,5 @@
-"""Each sample is checked before the episode goes on: its shape, the limits, and whether the rig still sees anything."""
+"""Each sample is checked before the episode goes on: its shape, the limits, whether the rig still sees anything, and
+what the agent thinks of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bayespilco.deploy.controller.health import Health
 from bayespilco.deploy.rig.recording import Recording, Stop
 
 
@@ -22,6 +24,8 @@ class Watch:
     """How many states there are, if that is known before the first sample."""
     required: Sequence[int] = ()
     """The states that the agent cannot do without."""
+    lost: int = 0
+    """The episode ends at so many restarts of the agent's belief. 0: never."""
 
     def take(self, recording: Recording, came: float, sample: Any, truth: Any) -> np.ndarray:
         """Add a sample to the recording, and return it as the agent sees it. A `Stop` ends the episode."""
@@ -34,6 +38,17 @@ class Watch:
         self._require_within_limits(z)
         self._require_sight(recording.observations)
         return seen
+
+    def judge(self, recording: Recording, agent: Any) -> None:
+        """Record what the agent thinks of the sample that it has just acted on. A `Stop` ends the episode."""
+        health = getattr(agent, "health", None)
+        if not isinstance(health, Health):
+            return
+        recording.health.append(health)
+        if self.lost and health.restarts >= self.lost:
+            raise Stop("lost", f"the agent gave up its belief {health.restarts} times; the last time: {health}")
+        rejected = [each.rejected for each in recording.health[-self.blind :]]
+        self._require_sight(recording.observations, rejected)
 
     def _as_array(self, sample: Any, size: int | None) -> np.ndarray:
         if sample is None and size is None:
@@ -50,13 +65,19 @@ class Watch:
                 i = int(np.argmax(beyond(z, limit)))
                 raise Stop("limit", f"{self._name(i)} was {z[i]:.4g}, {side} its limit of {limit[i]:.4g}")
 
-    def _require_sight(self, observations: list[np.ndarray]) -> None:
-        """A limit says nothing while its sensor is dead, so blindness is counted per state that has one."""
+    def _require_sight(self, observations: list[np.ndarray], rejected: list[np.ndarray] | None = None) -> None:
+        """A limit says nothing while its sensor is dead, so blindness is counted per state that has one.
+
+        What the agent rejected counts as missing, if it has said so of as many samples.
+        """
         if len(observations) < self.blind:
             return
-        missing = np.all(np.isnan(observations[-self.blind :]), axis=0)
+        gone, was = np.isnan(observations[-self.blind :]), "missing"
+        if rejected is not None and len(rejected) == len(gone) and np.shape(rejected) == gone.shape:
+            gone, was = gone | np.array(rejected), "missing or rejected"
+        missing = np.all(gone, axis=0)
         if missing.all():
-            raise Stop("blind", f"{self.blind} samples in a row were missing")
+            raise Stop("blind", f"{self.blind} samples in a row were {was}")
         limited: np.ndarray = np.zeros(len(missing), dtype=bool)
         for limit in (self.low, self.high):
             limited |= limit is not None and np.isfinite(limit)
@@ -64,9 +85,8 @@ class Watch:
         for states, need in ((limited, "which has a limit"), (required, "which the agent cannot do without")):
             lost = np.flatnonzero(missing & states)
             if lost.size:
-                raise Stop(
-                    "blind", f"{self._name(int(lost[0]))}, {need}, was missing from {self.blind} samples in a row"
-                )
+                name = self._name(int(lost[0]))
+                raise Stop("blind", f"{name}, {need}, was {was} from {self.blind} samples in a row")
 
     def _name(self, i: int) -> str:
         return self.names[i] if self.names else f"state {i}"

@@ -1,0 +1,29 @@
+"""Permission to start: a rig that was given a certificate runs only what the certificate calls a GO.
+
+The file is `certificate.json`, as `bayespilco check` and `bayespilco learn` write it. It names its controller by a
+fingerprint, so that no other controller can run under it.
+"""
+
+import json
+from pathlib import Path
+
+from bayespilco.deploy.rig.protocols import Agent
+
+
+def require_go(path: Path | str, agent: Agent) -> None:
+    """Refuse an agent (a ValueError, before the plant moves) unless its certificate is a GO.
+
+    An agent without a fingerprint, such as random actions, promises nothing, and needs no certificate.
+    """
+    fingerprint = getattr(agent, "fingerprint", None)
+    if fingerprint is None:
+        return
+    try:
+        certificate = json.loads(Path(path).read_text(encoding="utf-8"))
+        go, sentence, controller = (certificate[name] for name in ("go", "sentence", "controller"))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"The rig needs a certificate, and {path} cannot be read as one: {error}.") from error
+    if controller != fingerprint:
+        raise ValueError(f"{path} is the certificate of another controller. Make it again with `bayespilco check`.")
+    if go is not True:
+        raise ValueError(f"The rig does not start. {sentence}")
