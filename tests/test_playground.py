@@ -92,6 +92,22 @@ def test_a_belief_that_overflows_starts_again_as_in_python() -> None:
     compare([episode])
 
 
+def test_the_gate_rejects_and_gives_up_as_in_python() -> None:
+    """Spikes, a sensor that is stuck, angles that wrap, and a plant that is suddenly somewhere else."""
+    episodes = []
+    for name in ("full", "double-pendulum"):
+        task, dynamics, policies = case(name)
+        z = np.asarray(task.initial.mean) + wander(0.1, len(task.states))
+        z[5, 0] += 40.0
+        z[12:16, 1] = z[11, 1]
+        z[20:, 1] += 2 * np.pi
+        z[30:] += 3.0
+        z[45:, 0] = 1e4
+        episodes.append(recorded(bridge.controller(task, filtered(policies["rbf"], dynamics)), z))
+    assert all(episode["restarts"] > 0 for episode in episodes)
+    compare(episodes)
+
+
 @functools.cache
 def some_states(name: str) -> tuple[Task, np.ndarray, np.ndarray]:
     task, random = TASKS[name](), np.random.default_rng(8)

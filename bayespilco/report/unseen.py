@@ -46,14 +46,17 @@ def filter_of(task: Task, policy: Policy, dynamics: Dynamics) -> Controller:
 
 
 def beliefs(controller: Controller, observations: np.ndarray, actions: np.ndarray) -> Beliefs:
-    """The filter's beliefs along a recorded episode. A belief that overflows starts again."""
+    """The filter's beliefs along a recorded episode, in which every sample is believed, as in learning.
+
+    A belief that overflows starts again.
+    """
     a = controller.arrays
     m, V = a["initial_mean"], a["initial_cov"]
     means, covs = [], []
     for t, z in enumerate(observations):
         with np.errstate(all="ignore"):
             try:
-                m, V = filter.update(a, m, V, z)
+                m, V = filter.update(a, m, V, filter.innovation(a, m, V, z)[0])
             except np.linalg.LinAlgError:
                 m, V = a["initial_mean"], a["initial_cov"]
         means.append(m)
@@ -66,15 +69,15 @@ def beliefs(controller: Controller, observations: np.ndarray, actions: np.ndarra
 def errors(controller: Controller, along: Beliefs, observations: np.ndarray, actions: np.ndarray) -> Errors:
     """Predictions from the beliefs of an episode, compared with what the sensors then said."""
     a, steps = controller.arrays, len(actions)
-    C, offset = a["sensor_matrix"], a["sensor_offset"]
-    squares, scaled = (np.full((steps, min(AHEAD, steps), len(C)), np.nan) for _ in range(2))
+    count = len(a["sensor_noise"])
+    squares, scaled = (np.full((steps, min(AHEAD, steps), count), np.nan) for _ in range(2))
     starts = set(np.linspace(0, steps - 1, min(STARTS, steps)).astype(int).tolist())
     for t in range(steps):
         m, V = along.mean[t], along.cov[t]
         for ahead in range(min(AHEAD, steps - t) if t in starts else 1):
             m, V = _predicted(controller, m, V, actions[t + ahead], t + ahead)
-            squares[t, ahead] = (observations[t + ahead + 1] - C @ m - offset) ** 2
-            scaled[t, ahead] = squares[t, ahead] / (np.diagonal(C @ V @ C.T) + a["sensor_noise"])
+            difference, variance = filter.innovation(a, m, V, observations[t + ahead + 1])
+            squares[t, ahead], scaled[t, ahead] = difference**2, difference**2 / variance
     return Errors(_root_mean(squares), _root_mean(scaled))
 
 

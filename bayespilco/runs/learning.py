@@ -61,7 +61,7 @@ def learn(
     Args:
         task: The plant and what is wanted of it: a `Task`, the name of a built-in one, or `file.py:name` for a task, or
             a function that returns one, in a file of your own.
-        SETTINGS
+        **settings: Everything that `Settings` has, by its name.
         out: A directory to keep the run in, episode by episode; `resume` goes on from there.
         force: Whether an earlier run in that directory may be replaced.
         from_data: A file of logged episodes (see `bayespilco.logs`) to start from, in place of random actions.
@@ -243,7 +243,8 @@ def _show_settings(function: Callable[..., Any]) -> None:
         if field.name not in have
     ]
     function.__signature__ = inspect.Signature([*parameters, *more])  # type: ignore[attr-defined]
-    function.__doc__ = (function.__doc__ or "").replace("SETTINGS", describe(Settings, " " * 8).lstrip())
+    line = next(line for line in (function.__doc__ or "").splitlines() if line.lstrip().startswith("**settings:"))
+    function.__doc__ = (function.__doc__ or "").replace(line, describe(Settings, " " * 8))
 
 
 _show_settings(learn)

@@ -1,5 +1,6 @@
 // The exported controller, as `bayespilco.deploy.controller` runs it: the same file, the same formulas, the same order.
-// `update`, `features`, `policy` and `predict` are those of `filter.py`; `Controller` is that of `controller.py`.
+// `innovation`, `update`, `features`, `policy` and `predict` are those of `filter.py`, `judge` that of `gate.py`, and
+// `Controller` that of `controller.py`.
 "use strict";
 
 /** The description and the arrays of a controller's file (safetensors: a length, a JSON header, numbers). */
@@ -24,34 +25,55 @@ function shaped(numbers, shape) {
   return Array.from({ length: shape[0] }, (_, i) => shaped(numbers.slice(i * size, (i + 1) * size), shape.slice(1)));
 }
 
-/** What the sensors say beyond what the belief expects; 0 where nothing is seen. */
-function innovation(a, m, z) {
-  const expected = apply(a.sensor_matrix, m);
-  return expected.map((value, i) => (isSeen(z[i]) ? z[i] - value - a.sensor_offset[i] : 0));
+/**
+ * What was measured minus what was expected, and the predicted variance of that, per sensor. NaN is missing.
+ * Sensors of an angle may wrap: the difference is the shortest way around.
+ */
+function innovation(a, m, V, z) {
+  const C = a.sensor_matrix;
+  const difference = C.map((row, i) => {
+    if (!isSeen(z[i])) return NaN;
+    const [away, turn] = [z[i] - dot(row, m) - a.sensor_offset[i], a.sensor_turn[i]];
+    return turn > 0 ? away - Math.round(away / turn) * turn : away;
+  });
+  const variance = C.map((row, i) => dot(row, apply(V, row)) + a.sensor_noise[i]);
+  return { difference, variance };
 }
 
-/**
- * Combine a belief with the entries of an observation that are there.
- * Also returns the surprise: the innovation's length in standard deviations per sensor, or null if nothing was seen.
- */
-function update(a, m, V, z) {
+/** Combine a belief with the entries of an innovation that are there. */
+function update(a, m, V, difference) {
   const C = a.sensor_matrix;
-  const seen = Array.from(z, isSeen);
-  const count = seen.filter(Boolean).length;
-  if (!count) return { mean: m, cov: V, surprise: null };
+  const seen = difference.map(isSeen);
+  if (!seen.some(Boolean)) return { mean: m, cov: V };
   const precisionRoot = diagonal(a.sensor_noise.map((noise, i) => (seen[i] ? Math.sqrt(1 / noise) : 0)));
   const CVC = multiply(C, multiply(V, transpose(C)));
   const { inverse } = shrink(precisionRoot, CVC); // (C V C' + R)^-1, zero where nothing is seen
-  const difference = innovation(a, m, z);
   const K = multiply(multiply(V, transpose(C)), inverse);
   const rest = sum(identity(m.length), multiply(K, C).map((row) => row.map((value) => -value)));
   const noisy = K.map((row) => row.map((value, j) => value * a.sensor_noise[j]));
   const updated = sum(multiply(multiply(rest, V), transpose(rest)), multiply(noisy, transpose(K)));
-  const step = apply(K, difference);
+  const step = apply(K, difference.map((value, i) => (seen[i] ? value : 0)));
   const mean = m.map((value, i) => value + step[i]);
   requireFinite(mean, updated);
-  const squared = dot(difference, apply(inverse, difference));
-  return { mean, cov: symmetrised(updated), surprise: Math.sqrt(Math.max(squared, 0) / count) };
+  return { mean, cov: symmetrised(updated) };
+}
+
+const FIRST_CREDIT = 1;
+
+/** Which entries of an observation are believed, and whether the belief has to be widened (`gate.py`). */
+function judge(difference, variance, wideVariance, repeated, credit, gate, patience) {
+  const seen = difference.map(isSeen);
+  if (gate === 0) return { accepted: seen, rejected: seen.map(() => false), widen: false, credit };
+  const beyond = (i, variances) => seen[i] && Math.abs(difference[i]) > gate * Math.sqrt(variances[i]);
+  const doubtful = seen.map((_, i) => beyond(i, variance));
+  const absurd = seen.map((_, i) => beyond(i, wideVariance));
+  const widen = seen.some((_, i) => doubtful[i] && !absurd[i] && !repeated[i] && credit[i] === 0);
+  const rejected = seen.map((there, i) => (widen ? absurd : doubtful)[i] || (there && repeated[i] && credit[i] > 0));
+  const left = credit.map((value, i) => {
+    const earned = seen[i] ? (rejected[i] ? -1 : 1) : 0;
+    return Math.min(Math.max((widen ? 0 : value) + earned, 0), patience);
+  });
+  return { accepted: seen.map((there, i) => there && !rejected[i]), rejected, widen, credit: left };
 }
 
 /** `L x + M u + k_t`: what is known of the next state. */
@@ -216,7 +238,9 @@ class Controller {
     this.mean = Float64Array.from(this.arrays.initial_mean);
     this.cov = copied(this.arrays.initial_cov);
     this.latest = this.description.sensors.map(() => NaN);
-    this.surprise = null;
+    this.credit = this.latest.map(() => Math.min(FIRST_CREDIT, this.description.patience));
+    this.rejected = this.latest.map(() => false);
+    this.surprise = this.latest.map(() => NaN); // of each sensor, in predicted standard deviations
     this.steps = 0;
     this.restarts = 0;
   }
@@ -246,7 +270,7 @@ class Controller {
       try {
         Object.assign(this, predict(a, this.mean, this.cov, u, this.steps, d.model_angles, d.model_keep));
       } catch (error) {
-        this._restart(error);
+        this._restart(error, knownRows(a, this.mean, u, this.steps));
       }
     } else {
       const known = knownRows(a, this.mean, u, this.steps);
@@ -261,12 +285,32 @@ class Controller {
   }
 
   _filter(z) {
+    const a = this.arrays;
     try {
-      const { mean, cov, surprise } = update(this.arrays, this.mean, this.cov, z);
-      Object.assign(this, { mean, cov, surprise });
+      Object.assign(this, this._gated(z));
     } catch (error) {
-      this._restart(error);
+      this._restart(error, this.mean);
+      try {
+        Object.assign(this, update(a, this.mean, this.cov, innovation(a, this.mean, this.cov, z).difference));
+      } catch (again) {
+        if (!(again instanceof NotFinite)) throw again;
+      }
     }
+  }
+
+  /** The belief combined with those entries of an observation that pass the gate. */
+  _gated(z) {
+    const [a, { gate, patience }] = [this.arrays, this.description];
+    const { difference, variance } = innovation(a, this.mean, this.cov, z);
+    const wider = variance.map((value, i) => value + dot(a.sensor_matrix[i], apply(a.wide_cov, a.sensor_matrix[i])));
+    const repeated = this.latest.map((value, i) => z[i] === value);
+    this.latest = this.latest.map((value, i) => (isSeen(z[i]) ? z[i] : value));
+    const verdict = judge(difference, variance, wider, repeated, this.credit, gate, patience);
+    this.surprise = difference.map((value, i) => value / Math.sqrt(variance[i]));
+    [this.rejected, this.credit] = [verdict.rejected, verdict.credit];
+    if (verdict.widen) this.restarts += 1;
+    const cov = verdict.widen ? sum(this.cov, a.wide_cov) : this.cov;
+    return update(a, this.mean, cov, difference.map((value, i) => (verdict.accepted[i] ? value : NaN)));
   }
 
   /** The policy sees what the last observation alone says. Before its first sample a sensor says what is expected. */
@@ -281,12 +325,12 @@ class Controller {
   }
 
   /** The way out after an overflow, which happens when the plant is far from everything in the data. */
-  _restart(error) {
+  _restart(error, rows) {
     if (!(error instanceof NotFinite)) throw error;
     this.restarts += 1;
     const mean = Float64Array.from(this.arrays.initial_mean);
-    for (const row of this.description.known) if (isSeen(this.mean[row])) mean[row] = this.mean[row];
+    for (const row of this.description.known) if (isSeen(rows[row])) mean[row] = rows[row];
     this.mean = mean;
-    this.cov = copied(this.arrays.initial_cov);
+    this.cov = sum(this.arrays.initial_cov, this.arrays.wide_cov);
   }
 }

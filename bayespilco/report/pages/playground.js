@@ -67,9 +67,9 @@ class Loop {
   }
 
   choose(index) {
-    const { mean, cov, steps } = this.active.filter;
+    const { mean, cov, steps, credit, latest } = this.active.filter;
     this.choice = index;
-    Object.assign(this.active.filter, { mean: Float64Array.from(mean), cov: copied(cov), steps });
+    Object.assign(this.active.filter, { mean: Float64Array.from(mean), cov: copied(cov), steps, credit, latest });
     if (this.active.raw) {
       this.active.raw.steps = steps;
       const n = this.setup.states.length;
@@ -120,7 +120,8 @@ class Loop {
       observation: this.observation,
       told: this.setup.told.map((by) => by.some((sensor) => isSeen(z[sensor]))),
       action: Array.from(this.action),
-      surprise: seen ? filter.surprise : null,
+      surprise: seen ? rootMeanSquare(filter.surprise.filter(isSeen)) : null,
+      rejected: filter.rejected.some(Boolean),
     });
     if (this.history.length > 4000) this.history.splice(0, 1000);
     if (this.setup.loops && filter.steps === this.setup.steps) filter.steps = 0;
@@ -168,6 +169,8 @@ class Loop {
 }
 
 class Lost extends Error {}
+
+const rootMeanSquare = (values) => Math.sqrt(values.reduce((total, value) => total + value ** 2, 0) / values.length);
 
 /** The largest difference between this page and the Python controller on one recorded episode, relative to the limits. */
 function agreement(setup) {
@@ -674,6 +677,13 @@ class Page {
     surprise.context.strokeStyle = COLOURS.executed;
     surprise.context.lineWidth = 1.8;
     trace(surprise.context, shown, surprise.x, surprise.y, (entry) => (entry.surprise === null ? null : Math.min(entry.surprise, 5)));
+    surprise.context.fillStyle = COLOURS.text;
+    for (const entry of shown)
+      if (entry.rejected) {
+        surprise.context.beginPath();
+        surprise.context.arc(surprise.x(entry.time), surprise.y(Math.min(entry.surprise ?? 5, 5)), 4, 0, 2 * Math.PI);
+        surprise.context.fill();
+      }
     surprise.context.restore();
   }
 }
