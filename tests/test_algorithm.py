@@ -67,7 +67,7 @@ def test_direct_training_runs_in_the_loop_and_is_resumed(monkeypatch: pytest.Mon
 
 def test_a_search_that_is_stuck_starts_afresh_however_late(monkeypatch: pytest.MonkeyPatch) -> None:
     run = small_run(2)
-    settings = dataclasses.replace(run.settings, evaluations=1, in_parts=False)
+    settings = dataclasses.replace(run.settings, evaluations=1, in_parts=False, selection="prediction")
     started: list[int] = []
 
     def searched(problem: Problem, earlier: list[Policy], fresh: list[Policy], **named: object) -> object:

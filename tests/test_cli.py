@@ -375,7 +375,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         assert name in shown
     words = " ".join(shown.replace("│", " ").split())
     for name, value in runs.Config("").entries().items():
-        flag, default = (name, value) if name != "in_parts" else ("in-parts --whole", "in-parts")
+        flag, default = (name.replace("_", "-"), value) if name != "in_parts" else ("in-parts --whole", "in-parts")
         pattern = rf"--{flag} (?:(?!--).)*\[default: \({default}\)\]"
         assert name in ("task", "version") or re.search(pattern, words), name
     assert run("resume", "--help") == 0

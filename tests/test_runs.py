@@ -16,7 +16,7 @@ from bayespilco.algorithm import Record
 from bayespilco.deploy import files
 from bayespilco.runs.arrays import read_module, read_provenance, write_module
 from bayespilco.training.direct import DirectFit
-from tests.small_run import assert_same, small_run
+from tests.small_run import STRUCTURE, assert_same, small_run
 
 CONFIG = runs.Config("spring", small_run().settings)
 
@@ -36,7 +36,7 @@ def test_a_fit_by_the_direct_method_comes_back_too(tmp_path: Path) -> None:
     fit = DirectFit(small_run().dynamics, -3.25, 200, "converged")
     record = dataclasses.replace(small_run().records[0], fit=fit)
     write_module(tmp_path / "record", record)
-    known = runs.directory.left_to_the_task(tasks.spring(), "direct")
+    known = runs.directory.left_to_the_task(tasks.spring(), "direct", STRUCTURE)
     assert_same(read_module(tmp_path / "record", Record, known), record)
 
 
@@ -144,7 +144,7 @@ def test_a_file_without_a_check_sum_is_refused(directory: Path) -> None:
 def test_whatever_happens_to_a_file_is_noticed(directory: Path, tmp_path: Path, count: int) -> None:
     """Bits flipped, bytes lost, doubled or overwritten, anywhere: no other run is ever loaded instead."""
     random, content = np.random.default_rng(0), (directory / "episode-01.safetensors").read_bytes()
-    known = runs.directory.left_to_the_task(tasks.spring(), "evidence")
+    known = runs.directory.left_to_the_task(tasks.spring(), "evidence", STRUCTURE)
     file = tmp_path / "damaged.safetensors"
     header = 8 + int.from_bytes(content[:8], "little")
     for _ in range(count):
@@ -346,7 +346,7 @@ def test_optional_arrays_stay_absent(tmp_path: Path) -> None:
     episode = Episode(np.zeros((3, 2)), np.zeros((2, 1)))
     record = eqx.tree_at(lambda r: r.episode, small_run().records[0], episode)
     write_module(tmp_path / "record", record)
-    known = runs.directory.left_to_the_task(tasks.spring(), "evidence")
+    known = runs.directory.left_to_the_task(tasks.spring(), "evidence", STRUCTURE)
     assert_same(read_module(tmp_path / "record", Record, known), record)
 
 

@@ -110,7 +110,7 @@ def test_a_search_ends_on_split_predictions_where_they_can_be_made() -> None:
 
 def test_learning_splits_predictions_when_the_first_episodes_are_over(monkeypatch: pytest.MonkeyPatch) -> None:
     run = small_run(2)
-    settings = dataclasses.replace(run.settings, evaluations=3, points=4)
+    settings = dataclasses.replace(run.settings, evaluations=3, points=4, selection="prediction")
     asked: list[bool] = []
 
     def searched(*arguments: object, split_evaluations: int, **named: object) -> object:
@@ -179,5 +179,7 @@ def test_learning_tells_the_search_which_policies_were_refined(monkeypatch: pyte
     monkeypatch.setattr(algorithm, "search", searched)
     monkeypatch.setattr(algorithm, "EXPLORATION_EPISODES", 1)
     replace_training(monkeypatch, "evidence", lambda *_, **__: run.records[-1].fit)
-    algorithm.learn_episode(run.task, dataclasses.replace(run.settings, evaluations=1, in_parts=False), run.records)
+    algorithm.learn_episode(
+        run.task, dataclasses.replace(run.settings, evaluations=1, in_parts=False, selection="prediction"), run.records
+    )
     assert told == [1], "the first one is early"

@@ -267,7 +267,7 @@ class Task(eqx.Module):
                     'second-order. Give rates={"position": "velocity"}, or use the structure "free".'
                 )
             places = by_name(self.states)
-            made = second_order(n, m, [(places[p], places[v]) for p, v in self.rates], self.dt)
+            made = second_order(n, m, [(places[p], places[v]) for p, v in self.rates], float(self.dt))
         else:
             made = free(n, m)
         made = made.with_action_delay(self.action_delay)
