@@ -216,7 +216,7 @@ def sensors(run: Run, executions: int) -> Iterator[dict[str, Any]]:
             both = float(np.hypot(error, said.error))
             yield {
                 "sensor": worth.name,
-                "what": what,
+                "change": what,
                 "predicted": said.mean,
                 "predicted_error": said.error,
                 "executed": float(difference.mean()),

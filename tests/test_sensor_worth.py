@@ -10,7 +10,18 @@ import pytest
 from bayespilco import cli
 from bayespilco.execution import filtered, simulate_samples
 from bayespilco.model.posterior_samples import draw_many
-from bayespilco.trust.sensors import BATCH, Change, NewSensor, Worth, Worths, scaled, sensor_worths, told, with_sensor
+from bayespilco.trust.sensors import (
+    BATCH,
+    Change,
+    NewSensor,
+    Worth,
+    Worths,
+    _change,
+    scaled,
+    sensor_worths,
+    told,
+    with_sensor,
+)
 from tests.small_run import small_run
 from tests.test_trust import honest_run
 
@@ -55,6 +66,17 @@ def test_worths_are_means_of_paired_differences() -> None:
     assert found.sensors[0].changes["halved"].error < found.error
     useless = found.sensors[3].changes["added"]
     assert abs(useless.mean) < 0.01 * found.total  # a sensor of 50 m says nothing
+
+
+def test_the_error_includes_what_differs_from_plant_to_plant() -> None:
+    """Each plant has a worth of its own, N(1, 0.5^2), seen through runs with noise of 2."""
+    rng = np.random.default_rng(0)
+    own = np.repeat(rng.normal(1.0, 0.5, size=4000), 2)
+    found = _change(own + rng.normal(0.0, 2.0, size=8000), np.zeros(8000))
+    assert found.mean == pytest.approx(1.0, abs=0.1)
+    assert found.error == pytest.approx(0.5, rel=0.2)
+    alike = _change(1.0 + rng.normal(0.0, 2.0, size=8000), np.zeros(8000))
+    assert alike.error < 0.35  # the noise of runs averages out
 
 
 def test_a_sensor_more() -> None:

@@ -62,6 +62,7 @@ class Outcome(NamedTuple):
         return Outcome(*(np.concatenate(both) for both in zip(self, more, strict=True)))
 
 
+@float64
 def outcome(task: Task, runs: Episode, *, as_observed: bool = False) -> Outcome:
     """Count what happened in runs (an `Episode` with a leading axis).
 
@@ -84,7 +85,6 @@ def outcome(task: Task, runs: Episode, *, as_observed: bool = False) -> Outcome:
     )
 
 
-@float64
 def _as_observed(task: Task, z: Any, u: Any) -> tuple[Any, Any, Any]:
     rows = episode_rows(task, np.asarray(z), np.asarray(u), None)
     return episode_costs(task, rows, jnp.asarray(u)), at_goal(task, rows), rows[:, : len(task.states)]

@@ -6,6 +6,9 @@ noisy than either. Two shortcuts mislead. The derivative of the predicted cost b
 bends at this point, which is many times what executions show. A new prediction by moments is no better: it exaggerates
 what a better filter does to one Gaussian.
 
+There are two runs on each plant. How much their differences have in common says how much the worth differs from plant
+to plant, which is part of the stated error: the plant that there is is one of these.
+
 A sensor that does not exist yet is compared with itself so noisy that it says nothing, for the draws to be the same.
 """
 
@@ -34,6 +37,8 @@ HALVED, DOUBLED, GONE = 0.5, 2.0, 1e3
 """Factors of a sensor's standard deviation. With the last it says nothing any more."""
 FACTORS = {"halved": HALVED, "doubled": DOUBLED, "without": GONE}
 RUNS = 300
+PER_PLANT = 2
+"""Runs on each sampled plant."""
 CLEAR = 2.0
 """A change of so many standard errors is one."""
 SMALL = 0.01
@@ -48,10 +53,11 @@ class NewSensor(NamedTuple):
 
 
 class Change(NamedTuple):
-    """By how much the total cost changes, with its standard error."""
+    """By how much the total cost changes."""
 
     mean: float
     error: float
+    """Its standard error for the one plant that there is: of the mean over plants, and from plant to plant."""
 
     @property
     def is_clear(self) -> bool:
@@ -123,7 +129,7 @@ def sensor_worths(
 
     Args:
         added: Sensors that do not exist yet.
-        runs: Pairs of runs, each on a plant of its own.
+        runs: Pairs of runs, two on each plant; rounded up to whole batches.
         reoptimise: Evaluations to improve the policy with for each variant, and for the sensors as they are, too.
     """
     if runs < 2:
@@ -153,7 +159,7 @@ def sensor_worths(
         silent = scaled(more, len(std), GONE * float(np.abs(_size(task, place)) / new.std + 1))
         change = _change(comparison.totals(more), comparison.totals(silent))
         found.append(Worth(new.state, task.states[place].unit, new.std, {"added": change}))
-    error = float(base.std(ddof=1) / np.sqrt(len(base)))
+    error = float(base.reshape(-1, PER_PLANT).mean(axis=1).std(ddof=1) / np.sqrt(len(base) / PER_PLANT))
     return Worths(float(base.mean()), error, len(base), tuple(found), reoptimise > 0)
 
 
@@ -173,16 +179,21 @@ def _revealed_without(task: Task, settings: Settings, record: Record, number: in
 
 
 def _change(totals: np.ndarray, base: np.ndarray) -> Change:
-    difference = totals - base
-    return Change(float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference))))
+    """From runs that come in twos on the same plant. The covariance of the two is what differs from plant to plant."""
+    twice = (totals - base).reshape(-1, PER_PLANT)
+    of_mean = twice.mean(axis=1).var(ddof=1) / len(twice)
+    between = max(float(np.cov(twice.T)[0, 1]), 0.0)
+    return Change(float(twice.mean()), float(np.sqrt(of_mean + between)))
 
 
+@float64
 def scaled(sensors: Sensors, number: int, factor: float) -> Sensors:
     """The sensors, one of them with so many times the standard deviation."""
     noise = sensors.noise.at[number].multiply(factor**2)
     return sensors.with_noise(noise)
 
 
+@float64
 def with_sensor(sensors: Sensors, row: int, std: float) -> Sensors:
     """The sensors and one more, of one row of the state."""
     C = np.concatenate([sensors.C, np.eye(sensors.C.shape[1])[row][None]])
@@ -208,11 +219,11 @@ class _Comparison:
         self.task, self.settings, self.record, self.reoptimise = task, settings, record, reoptimise
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(settings.seed), PURPOSE), 2**20)
         count = -(-runs // BATCH)
-        plants, keys = (jax.random.split(each, count * BATCH) for each in jax.random.split(key))
-        self.batches = [
-            (draw_many(record.fit, plants[n * BATCH : (n + 1) * BATCH]), keys[n * BATCH : (n + 1) * BATCH])
-            for n in range(count)
-        ]
+        of_plants, of_runs = jax.random.split(key)
+        plants = jax.numpy.repeat(jax.random.split(of_plants, count * BATCH // PER_PLANT), PER_PLANT)
+        keys = jax.random.split(of_runs, count * BATCH)
+        parts = [slice(n * BATCH, (n + 1) * BATCH) for n in range(count)]
+        self.batches = [(draw_many(record.fit, plants[part]), keys[part]) for part in parts]
 
     def totals(self, sensors: Sensors) -> np.ndarray:
         """The total cost of each run, with these sensors: in the plant and in the filter."""
