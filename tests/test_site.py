@@ -66,8 +66,8 @@ for source in json.loads(sys.stdin.read()):
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, "cell", "exec"), space)
     value = eval(compile(ast.Expression(last.value), "cell", "eval"), space) if last else None
-    if hasattr(value, "_repr_html_"):
-        assert value._repr_html_()
+    if value is not None and type(value).__name__ in ("Run", "Drawing"):
+        assert value._repr_html_() if type(value).__name__ == "Run" else value._repr_png_()
 """
     sources = json.dumps(["".join(cell["source"]) for cell in cells])
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
