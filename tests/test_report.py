@@ -30,6 +30,7 @@ def test_costs_per_step_are_those_of_the_run() -> None:
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
     assert labels[0] == f"predicted: total {run.records[-1].predicted_cost:.1f}"
     assert labels[1].startswith("executed 3 times")
+    assert report.draw_costs(run, executed)._repr_png_().startswith(b"\x89PNG"), "a notebook shows it"
 
 
 def test_a_prediction_is_drawn_at_the_episode_that_it_was_made_for() -> None:

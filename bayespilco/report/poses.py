@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from bayespilco.deploy.files import write
-from bayespilco.report.style import EXECUTED, PREDICTED, QUIET
+from bayespilco.report.style import EXECUTED, PREDICTED, QUIET, Drawing
 from bayespilco.tasks import Pose, Task
 
 MARGIN = 0.1
@@ -21,7 +21,7 @@ def draw_poses(task: Task, states: np.ndarray, count: int = 9) -> Figure:
     """An executed episode as a strip of pictures, evenly spaced in time."""
     poses = _poses(task, states)
     steps = np.linspace(0, len(poses) - 1, count).round().astype(int)
-    figure = Figure(figsize=(1.3 * count, 1.9), dpi=150, layout="constrained")
+    figure = Drawing(figsize=(1.3 * count, 1.9), dpi=150, layout="constrained")
     for ax, step in zip(figure.subplots(1, count, squeeze=False).flat, steps, strict=True):
         _draw(ax, poses[step], poses)
         ax.set_title(f"{step * task.dt:.2g} s", fontsize=9, color=QUIET)

@@ -1,5 +1,7 @@
 """What all figures share: colours that everybody can tell apart, and plain axes."""
 
+from io import BytesIO
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
@@ -13,9 +15,18 @@ EXECUTED = "#D55E00"
 QUIET = "#666666"
 
 
+class Drawing(Figure):
+    """A figure that a notebook shows, although it was made without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        content = BytesIO()
+        self.savefig(content, format="png", facecolor=self.get_facecolor())
+        return content.getvalue()
+
+
 def new_figure(rows: int, columns: int, width: float, height: float) -> tuple[Figure, np.ndarray]:
     """A figure and its axes, an array of shape (rows, columns)."""
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    figure = Drawing(figsize=(width, height), dpi=150, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for ax in axes.flat:
         ax.spines[["top", "right"]].set_visible(False)

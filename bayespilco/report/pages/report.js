@@ -215,6 +215,7 @@ class Report {
   choose(number) {
     this.number = number;
     const round = this.data.rounds[number];
+    byId("round").value = number;
     byId("round").setAttribute("aria-valuetext", round.title);
     byId("round-name").textContent = round.title;
     const total = round.totals ? mean(round.totals).toFixed(1) : null;
