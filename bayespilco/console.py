@@ -90,13 +90,13 @@ def curve_line(curve: dict[str, Any]) -> str:
 def holding_table(found: dict[str, Any]) -> Table:
     """How a controller did in long runs, and after pushes."""
     long, pushed = found["long"], found.get("pushes")
-    runs = long["runs"]
+    runs, falls = long["runs"], f"{long['falls']} fall{'s' if long['falls'] != 1 else ''}"
     rows = {
         "[bold]in use[/]": f"{runs} runs of {long['minutes']:g} minutes",
         "reached the goal": f"{long['reached']} of {runs}"
         + ("" if long["reached_s"] is None else f", after {long['reached_s']:.3g} s in the median"),
         "at the goal from then on": f"{long['at_goal']:.1%} of the time",
-        "fell": f"{long['fell']} of {runs} runs ({long['falls']} falls)",
+        "fell": f"{long['fell']} of {runs} runs ({falls})",
         "fell and never got up again": f"{long['stayed_down']} of {runs} runs",
     }
     if pushed is not None:

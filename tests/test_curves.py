@@ -274,7 +274,7 @@ def test_a_page_of_two_methods_made_again_from_what_is_stored(tmp_path: Path) ->
     write_results(study, tmp_path, 2, [22.0], "bayespilco learning-curves")
     write_page(tmp_path)
     text = (tmp_path / "results.md").read_text()
-    assert "The task has actions 1 steps late, 2 times the sensor noise." in text
+    assert "The task has actions 1 step late, 2 times the sensor noise." in text
     assert "| `bayes-filter` | 2 | never (4 s to never), 1 of 2 | 50% (seeds 1) |" in text
     assert "| `pilco` | 1 (+ 1 not finished) | never, 0 of 1 | 100% (seeds 0) |" in text
     assert "| 4 | 2 | 25.5 (21.0 to 30.0) | 21.0 to 30.0 | 25.0 |" in text

@@ -84,7 +84,7 @@ def _task_sentence(study: Numbers) -> str:
     if study["sensors"] is not None:
         changed.append(f"only the sensors {', '.join(study['sensors'])}")
     if study["delay"] is not None:
-        changed.append(f"actions {study['delay']} steps late")
+        changed.append(f"actions {study['delay']} step{'s' if study['delay'] != 1 else ''} late")
     if study["dropout"] is not None:
         changed.append(f"{study['dropout']:.0%} of the samples lost")
     if study["noise"] != 1:
