@@ -144,7 +144,7 @@ def execute(task: Task, rig: Rig, executor: Executor, seed: int) -> Episode:
     times = len(recording.observations)
     if recording.ended not in ("finished", "limit") or times < 2 or not recording.stopped:
         raise PlantStopped(recording)
-    z, u = np.array(recording.observations), np.array(recording.actions[: times - 1])
+    z, u = _unwrapped(task, np.array(recording.observations)), np.array(recording.actions[: times - 1])
     states = np.array(recording.states) if recording.states else None
     rows = _rows(task, z, u, states)
     costs = episode_costs(task, rows, jnp.asarray(u))
@@ -156,6 +156,23 @@ def execute(task: Task, rig: Rig, executor: Executor, seed: int) -> Episode:
         jnp.concatenate([costs, jnp.full(left, _worst(task, costs))]),
         jnp.pad(at_goal(task, rows), (0, left)),
     )
+
+
+def _unwrapped(task: Task, z: np.ndarray) -> np.ndarray:
+    """Observations in which angles that a sensor cuts (at +-pi, say) go on: models are trained on continuous series.
+
+    A sensor cuts if its values stay within one turn and yet jump by more than half of one. Each series starts where the
+    task's plant does.
+    """
+    z = z.copy()
+    first = np.asarray(task.sensors_with(np.ones(len(task.sensed)))(task.start.mean))
+    for k, turn in enumerate(_turns(task)):
+        seen = np.isfinite(z[:, k])
+        values = z[seen, k]
+        if turn > 0 and len(values) and np.ptp(values) <= turn and (np.abs(np.diff(values)) > turn / 2).any():
+            whole = np.unwrap(values, period=turn)
+            z[seen, k] = whole + turn * np.round((first[k] - whole[0]) / turn)
+    return z
 
 
 def _worst(task: Task, costs: Array) -> Array:
@@ -205,7 +222,8 @@ def with_logged(task: Task, path: Path | str) -> Task:
             sentence = f"{path}: {name} reaches {value:.4g}, but the task's limit is {limit:.4g}. Is it in other units?"
             warnings.warn(sentence, stacklevel=3)
     episodes = []
-    for z, u in read:
+    for cut, u in read:
+        z = _unwrapped(task, cut)
         rows = _rows(task, z, u, None)
         costs = episode_costs(task, rows, jnp.asarray(u))
         episodes.append(Episode(jnp.asarray(z), jnp.asarray(u), None, costs, at_goal(task, rows)))
