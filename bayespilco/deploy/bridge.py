@@ -161,17 +161,17 @@ def execute(task: Task, rig: Rig, executor: Executor, seed: int) -> Episode:
 def _unwrapped(task: Task, z: np.ndarray) -> np.ndarray:
     """Observations in which angles that a sensor cuts (at +-pi, say) go on: models are trained on continuous series.
 
-    A sensor cuts if its values stay within one turn and yet jump by more than half of one. Each series starts where the
-    task's plant does.
+    A sensor that cuts has values within one turn; a jump by more than half of one is a cut, and so is a series that
+    starts more than that away from where the task's plant does.
     """
     z = z.copy()
     first = np.asarray(task.sensors_with(np.ones(len(task.sensed)))(task.start.mean))
     for k, turn in enumerate(_turns(task)):
         seen = np.isfinite(z[:, k])
         values = z[seen, k]
-        if turn > 0 and len(values) and np.ptp(values) <= turn and (np.abs(np.diff(values)) > turn / 2).any():
-            whole = np.unwrap(values, period=turn)
-            z[seen, k] = whole + turn * np.round((first[k] - whole[0]) / turn)
+        if turn > 0 and len(values) and np.ptp(values) <= turn:
+            jumps = np.cumsum(np.round(np.diff(values, prepend=first[k]) / turn))
+            z[seen, k] = values - turn * jumps
     return z
 
 
