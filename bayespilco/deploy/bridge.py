@@ -144,7 +144,7 @@ def execute(task: Task, rig: Rig, executor: Executor, seed: int) -> Episode:
     times = len(recording.observations)
     if recording.ended not in ("finished", "limit") or times < 2 or not recording.stopped:
         raise PlantStopped(recording)
-    z, u = np.array(recording.observations), np.array(recording.actions[: times - 1])
+    z, u = _unwrapped(task, np.array(recording.observations)), np.array(recording.actions[: times - 1])
     states = np.array(recording.states) if recording.states else None
     rows = episode_rows(task, z, u, states)
     costs = episode_costs(task, rows, jnp.asarray(u))
@@ -177,6 +177,23 @@ def within_limits(task: Task, rig: Rig) -> Rig:
             ends = sorted((offset + weight * limit.low, offset + weight * limit.high))
             low[n], high[n] = max(low[n], ends[0]), min(high[n], ends[1])
     return dataclasses.replace(rig, low=low, high=high)
+
+
+def _unwrapped(task: Task, z: np.ndarray) -> np.ndarray:
+    """Observations in which angles that a sensor cuts (at +-pi, say) go on: models are trained on continuous series.
+
+    A sensor that cuts has values within one turn; a jump by more than half of one is a cut, and so is a series that
+    starts more than that away from where the task's plant does.
+    """
+    z = z.copy()
+    first = np.asarray(task.sensors_with(np.ones(len(task.sensed)))(task.start.mean))
+    for k, turn in enumerate(_turns(task)):
+        seen = np.isfinite(z[:, k])
+        values = z[seen, k]
+        if turn > 0 and len(values) and np.ptp(values) <= turn:
+            jumps = np.cumsum(np.round(np.diff(values, prepend=first[k]) / turn))
+            z[seen, k] = values - turn * jumps
+    return z
 
 
 def _worst(task: Task, costs: Array) -> Array:
@@ -226,7 +243,8 @@ def with_logged(task: Task, path: Path | str) -> Task:
             sentence = f"{path}: {name} reaches {value:.4g}, but the task's limit is {limit:.4g}. Is it in other units?"
             warnings.warn(sentence, stacklevel=3)
     episodes = []
-    for z, u in read:
+    for cut, u in read:
+        z = _unwrapped(task, cut)
         rows = episode_rows(task, z, u, None)
         costs = episode_costs(task, rows, jnp.asarray(u))
         episodes.append(Episode(jnp.asarray(z), jnp.asarray(u), None, costs, at_goal(task, rows)))

@@ -37,6 +37,7 @@ from bayespilco.training.filtering import negative_log_evidence
 from bayespilco.training.guesses import guess_states
 from bayespilco.training.likelihood import snr_penalty
 from bayespilco.training.marginal import fit_marginal
+from bayespilco.training.outliers import without_spikes
 from bayespilco.training.transitions import input_masks, spread_out
 
 SNR_LIMIT = 2000.0
@@ -182,6 +183,7 @@ def fit_direct(
     """
     sensors = complete(np.ones(trials.observations.shape[2])) if sensors is None else sensors
     structure = free(sensors.C.shape[1], trials.actions.shape[2]) if structure is None else structure
+    trials = without_spikes(trials)
     _check(trials, features, structure, initial, points)
     if evaluations < 3:
         raise ValueError(f"evaluations must be at least 3: one for each start, and one to search; given {evaluations}.")

@@ -31,6 +31,7 @@ from bayespilco.model.structure import Structure, free
 from bayespilco.training.conversion import dynamics, posterior
 from bayespilco.training.guesses import Guesses, guess_states
 from bayespilco.training.laplace import KNOWN_ROW_PRIOR, linearise, negative_log_evidence, settle
+from bayespilco.training.outliers import without_misfits, without_spikes
 from bayespilco.training.placement import place
 from bayespilco.training.trajectory import Layout, Parameters
 
@@ -44,6 +45,10 @@ sensor says noise."""
 
 FRESH_UNTIL = 4
 """With up to this many trials a fit also starts from scratch: an early explanation may be wrong altogether."""
+
+
+REPEATS = 3
+"""How often a model is trained at most, if samples turn out not to fit. The last time they stay."""
 
 
 class EvidenceFit(eqx.Module):
@@ -102,7 +107,7 @@ def fit_evidence(
     workers: Mapper = SERIAL,
     on_progress: Callable[[float], object] | None = None,
 ) -> EvidenceFit:
-    """Train a model of the plant on noisy trials.
+    """Train a model of the plant on noisy trials. Gross outliers count as missing, with a warning (`outliers`).
 
     Args:
         trials: The data.
@@ -120,6 +125,33 @@ def fit_evidence(
     """
     structure = free(initial.size, trials.actions.shape[2]) if structure is None else structure
     sensors = complete(np.ones(trials.observations.shape[2])) if sensors is None else sensors
+    trials = without_spikes(trials)
+    for _ in range(REPEATS):
+        fit = _fit_trials(
+            trials, features, initial, structure, sensors, points, evaluations, rounds, previous, workers, on_progress
+        )
+        states, noise = linearise(fit.parameters, fit.layout, trials).states, fit.dynamics.sensor_noise
+        kept = without_misfits(trials, sensors, np.asarray(states), np.asarray(noise))
+        if kept is trials:
+            return fit
+        trials = kept
+    return fit
+
+
+def _fit_trials(
+    trials: Trials,
+    features: AngleFeatures,
+    initial: Gaussian,
+    structure: Structure,
+    sensors: Sensors,
+    points: int,
+    evaluations: int,
+    rounds: int,
+    previous: EvidenceFit | None,
+    workers: Mapper,
+    on_progress: Callable[[float], object] | None,
+) -> EvidenceFit:
+    """Train on these trials as they are."""
     check_data(trials, points)
     guesses = guess_states(trials, structure, sensors, initial)
     layout = place(trials, guesses, features, structure, sensors, initial, points)
