@@ -2,7 +2,7 @@
 
     python benchmarks/trust.py promises RUN ...       each certificate of a run against executions on its true plant
     python benchmarks/trust.py wrong RUN --count 20   wrong models, and honest ones: how many get GO?
-    python benchmarks/trust.py limits RUN --limit "cart position=-0.5:0.5"    promised and executed exits
+    python benchmarks/trust.py limits RUN --limit "cart position=-0.5:0.5" --ask 0.005 --executions 1000
     python benchmarks/trust.py sensors RUN            predicted and executed worth of each sensor
     python benchmarks/trust.py study STUDY            the same promises, of each method of a stored comparison
     python benchmarks/trust.py summary FILE ...       what such lines come to
@@ -28,7 +28,7 @@ import numpy as np
 from bayespilco import startup
 from bayespilco.algorithm import METHODS, TRAININGS, Record, make_problem, model_structure
 from bayespilco.cli import _limits
-from bayespilco.control.search import improve
+from bayespilco.control.search import SPLITS, improve
 from bayespilco.core.precision import as_float64, float64
 from bayespilco.execution import RandomActions, exceeded, execute, execute_many
 from bayespilco.experiments.comparison import PARTS, Study, part_file, read_outcome
@@ -226,8 +226,22 @@ def sensors(run: Run, executions: int) -> Iterator[dict[str, Any]]:
     yield {"total": found.total, "executed_total": float(base.mean()), "sentence": found.sentence}
 
 
-def limits(run: Run, executions: int) -> dict[str, Any]:
-    """Promised and executed exits of the last policy."""
+def limits(run: Run, executions: int, asked: float, evaluations: int) -> Iterator[dict[str, Any]]:
+    """Promised and executed exits of the last policy; then of it refined on its model, without limits and with."""
+    yield {"policy": "as learned", **_exits(run, executions)}
+    if not asked:
+        return
+    for name, probability in (("refined", 0.0), (f"{asked:g} asked", asked)):
+        settings = dataclasses.replace(run.settings, limit_probability=probability)
+        problem, policy = make_problem(run.task, settings, run.dynamics), run.policy
+        for number in range(SPLITS):
+            policy = improve(policy, problem.split(number), evaluations=evaluations).policy
+        last = eqx.tree_at(lambda record: record.policy, run.records[-1], policy)
+        changed = dataclasses.replace(run, settings=settings, records=(*run.records[:-1], last))
+        yield {"policy": name, **_exits(changed, executions)}
+
+
+def _exits(run: Run, executions: int) -> dict[str, Any]:
     made = run.certificate()
     executor = METHODS[run.method].executor(run.policy, run.dynamics)
     executed = _execute(run.task, executor, executions, 13)
@@ -237,7 +251,6 @@ def limits(run: Run, executions: int) -> dict[str, Any]:
             limit.name: {"promised": share.probability, "at_most": share.upper, "executed": float(left[n])}
             for n, (limit, share) in enumerate(zip(run.task.limits, made.limits.values(), strict=True))
         },
-        "limit_probability": run.settings.limit_probability,
         "executions": executions,
         "executed_total": float(np.asarray(executed.costs).sum(axis=1).mean()),
         "success": float(outcome(run.task, executed).success.mean()),
@@ -314,6 +327,8 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--executions", type=int, default=300)
     parser.add_argument("--limit", action="append", default=[])
+    parser.add_argument("--ask", type=float, default=0.0, help="also refine the policy with this limit_probability")
+    parser.add_argument("--evaluations", type=int, default=40, help="on each split, to refine it")
     parser.add_argument("--count", type=int, default=20, help="models of each case")
     parser.add_argument("--first", type=int, default=0, help="the number of the first of them")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
@@ -340,7 +355,7 @@ def main() -> None:
             numbers = range(given.first, given.first + given.count)
             lines = (wrong(run, case, n, given.trials, given.points) for n in numbers for case in given.cases)
         elif given.what == "limits":
-            lines = [limits(run, given.executions)]
+            lines = limits(run, given.executions, given.ask, given.evaluations)
         else:
             lines = sensors(run, given.executions)
         for line in lines:

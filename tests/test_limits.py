@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -33,6 +34,8 @@ def test_the_probability_of_being_outside_is_that_of_the_tails() -> None:
     found = outside((Bounds(0, -0.2, 1.2), Bounds(1, -np.inf, 0.5)), state)
     x, v = stats.norm(0.3, 0.5), stats.norm(-1.0, 2.0)
     assert float(found) == pytest.approx(x.cdf(-0.2) + x.sf(1.2) + v.sf(0.5))
+    slope = jax.grad(lambda m: outside((Bounds(1, -np.inf, 0.5),), Gaussian(m, state.cov)))(state.mean)
+    assert np.asarray(slope) == pytest.approx([0.0, v.pdf(0.5)])
     known = Gaussian(jnp.array([0.3, 2.0]), jnp.zeros((2, 2)))
     assert float(outside((Bounds(0, -0.2, 1.2),), known)) == 0.0
     assert float(outside((Bounds(1, -0.2, 1.2),), known)) == 1.0

@@ -6,6 +6,7 @@ probability that any limit is ever exceeded. It is more where a state stays beyo
 search that keeps the sum small is on the safe side. What is reported comes from sampling.
 """
 
+import math
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -33,5 +34,8 @@ def outside(limits: Sequence[Bounds], state: Gaussian) -> Float[Array, ""]:
     for limit in limits:
         mean, variance = state.mean[limit.row], state.cov[limit.row, limit.row]
         std = jnp.sqrt(jnp.where(variance > SMALLEST_VARIANCE, variance, SMALLEST_VARIANCE))
-        total = total + ndtr((mean - limit.high) / std) + ndtr((limit.low - mean) / std)
+        # An infinite end has no tail, and no gradient: 0 times infinity would be NaN.
+        for beyond, end in ((mean - limit.high, limit.high), (limit.low - mean, limit.low)):
+            if math.isfinite(end):
+                total = total + ndtr(beyond / std)
     return total
