@@ -301,16 +301,14 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_learning_certifies_before_each_trial_and_stops_unless_go(replayed: list[int], tmp_path: Path) -> None:
     """What came of each promise is in the metrics; a NO GO stops; going on gives the run that was not stopped."""
-    whole = learn("spring", episodes=3, structure="free", out=tmp_path / "whole")
+    whole = learn("spring", episodes=3, out=tmp_path / "whole")
     lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert ["promised" in line for line in lines] == [False, True, True] and all("go" in line for line in lines)
     assert [line["kept"]["total"] for line in lines[1:]] == [line["executed_cost"] for line in lines[1:]]
     assert all(line["kept"]["within"] == (a <= line["kept"]["total"] <= b) for line in lines[1:]
                for a, b in [line["promised"]["band"]])  # fmt: skip
     replayed.clear()
-    stopped = learn(
-        "spring", episodes=3, structure="free", out=tmp_path / "run", thresholds=Thresholds(stop_unless_go=True)
-    )
+    stopped = learn("spring", episodes=3, out=tmp_path / "run", thresholds=Thresholds(stop_unless_go=True))
     assert len(stopped.records) == 1 and replayed == [0]
     assert not runs.read_certificate(tmp_path / "run")["go"] and not runs.is_finished(tmp_path / "run")
     assert len(resume(tmp_path / "run").records) == 1  # what was asked for is kept
@@ -328,7 +326,7 @@ def test_check_prints_and_writes_a_certificate(
 ) -> None:
     monkeypatch.setenv("BAYESPILCO_NO_CACHE", "1")
     directory = tmp_path / "run"
-    learn("spring", episodes=2, structure="free", out=directory)
+    learn("spring", episodes=2, out=directory)
     (directory / "certificate.json").unlink()
     with pytest.raises(SystemExit) as end:
         cli.main(["check", str(directory), "--limit", "velocity=:0.2", "--least-promises", "7"])
@@ -342,8 +340,6 @@ def test_check_prints_and_writes_a_certificate(
             [
                 "learn",
                 "spring",
-                "--structure",
-                "free",
                 "--episodes",
                 "2",
                 "--out",
