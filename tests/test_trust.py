@@ -336,7 +336,17 @@ def test_check_prints_and_writes_a_certificate(
     assert found["sentence"] in shown and "Limit of velocity: exceeded in" in shown
     assert found["thresholds"]["least_promises"] == 7 and list(found["limits"]) == ["velocity"]
     with pytest.raises(SystemExit) as end:
-        cli.main(["learn", "spring", "--episodes", "2", "--out", str(tmp_path / "other"), "--stop-unless-go"])
+        cli.main(
+            [
+                "learn",
+                "spring",
+                "--episodes",
+                "2",
+                "--out",
+                str(tmp_path / "other"),
+                "--stop-unless-go",
+            ]
+        )
     said = capsys.readouterr()
     assert end.value.code == cli.EXIT_NO_GO and "Next trial: NO GO: not calibrated yet" in said.out
     assert f"bayespilco resume {tmp_path / 'other'} --whatever-happens" in said.err

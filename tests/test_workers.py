@@ -19,7 +19,7 @@ from bayespilco.model.episode import batch
 from bayespilco.runs.workers import WorkerPool
 from bayespilco.training.evidence import fit_evidence
 from bayespilco.training.marginal import fit_marginal
-from tests.small_run import assert_same, small_run
+from tests.small_run import STRUCTURE, assert_same, small_run
 
 
 def who(item: int) -> tuple[int, int]:
@@ -116,8 +116,9 @@ def test_training_finds_the_same_with_helpers() -> None:
     """With few trials there are two starts: the last model, and afresh."""
     run = small_run(2)
     trials = batch([record.episode for record in run.records])
-    given = trials, run.task.dynamics_features, run.task.initial
-    settings = {"points": 4, "evaluations": 3, "rounds": 1, "previous": run.records[0].fit}
+    given = trials, run.task.features(STRUCTURE), run.task.initial
+    settings = {"structure": run.task.structure(STRUCTURE), "points": 4, "evaluations": 3, "rounds": 1}
+    settings |= {"previous": run.records[0].fit}
     alone = fit_evidence(*given, **settings)
     with WorkerPool(2) as pool:
         helped = fit_evidence(*given, **settings, workers=pool)
@@ -141,9 +142,10 @@ def test_outputs_of_a_model_are_trained_in_parallel_with_the_same_result() -> No
 def test_no_helper_outlives_its_pool(how: signal.Signals) -> None:
     """However the first process ends, even while helpers are busy."""
     program = """
-import time
+import signal, time
 from bayespilco.runs.workers import WorkerPool
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the background of a script ignores it
     with WorkerPool(2) as pool:
         pool.map(time.sleep, [0, 0])
         print(pool._helpers[0]._process.pid, flush=True)
