@@ -381,6 +381,38 @@ def test_a_frame_leaves_most_of_its_time_unused(pages: dict[str, str], browser: 
         assert visit.ask("playground.page.work.seconds / playground.page.work.frames") < 1 / 120
 
 
+def test_the_ready_made_page_shows_what_the_filter_is_for(browser: Any) -> None:
+    """The controller in the documents is of today's format; it balances with the filter, and not without."""
+    file = Path(__file__).parents[1] / "docs" / "playground" / "cart-pole.html"
+    assert file.stat().st_size < 1e6
+    balanced = """(sees) => {
+      const { loop, page } = playground;
+      page.paused = true;
+      loop.restart();
+      loop.sees = sees;
+      let [near, steps] = [0, 0];
+      try {
+        while (loop.time < 10) {
+          loop.advance();
+          if (loop.sub || loop.time < 4) continue;
+          const [x, angle] = loop.rows;
+          steps += 1;
+          near += Math.hypot(x - 0.2 * Math.sin(angle), 0.2 * Math.cos(angle) - 0.2) < 0.12;
+        }
+      } catch (error) {
+        return 0; // it was lost
+      }
+      return near / steps;
+    }"""
+    with Visit(browser, file.as_uri() + "?seed=3") as visit:
+        visit.until("playground.agreement !== null")
+        assert visit.ask("playground.agreement") < 1e-9
+        shares = {
+            sees: [visit.page.evaluate(f"({balanced})('{sees}')") for _ in range(4)] for sees in ("filter", "raw")
+        }
+        assert np.median(shares["filter"]) > 0.9 and np.median(shares["raw"]) < 0.5, shares
+
+
 def test_tasks_that_hide_states_have_no_raw_observations() -> None:
     of = frame.task()
     choice = Choice("mine", frame.policy(of), frame.dynamics(of, "second-order"), filters=True)

@@ -8,7 +8,7 @@
 //   view                   the part of the plane to show: [left, bottom, right, top]
 //   follows                the state that moves the view sideways, if any
 //   handles                what can be pushed: where it is, and how a force (fx, fy) on it changes the derivative
-//   force                  how hard a key pushes
+//   force                  how hard a key pushes, times the handle's own strength
 "use strict";
 
 const { sin, cos } = Math;
@@ -63,12 +63,17 @@ const PLANTS = {
     track: -0.03,
     force: 8,
     handles: [
-      { name: "cart", at: (x) => [x[0], 0], response: (x, [fx]) => cartPoleResponse(x[1], fx, 0) },
       {
         name: "pole",
         at: (x) => [x[0] - CART.l * sin(x[1]), CART.l * cos(x[1])],
         response: (x, [fx, fy]) => cartPoleResponse(x[1], fx, -CART.l * (cos(x[1]) * fx + sin(x[1]) * fy)),
         strength: 0.12,
+      },
+      {
+        name: "cart",
+        at: (x) => [x[0], 0],
+        response: (x, [fx]) => cartPoleResponse(x[1], fx, 0),
+        strength: 0.5,
       },
     ],
   },
