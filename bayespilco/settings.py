@@ -75,7 +75,7 @@ class Settings:
     )
     objective: str = setting("expected-cost", "What policy search minimises.", table=OBJECTIVES)
     selection: str = setting(
-        "samples", "What selects the best policy found: samples of the model, or prediction.", table=SELECTIONS
+        "prediction", "What selects the best policy found: prediction, or samples of the model.", table=SELECTIONS
     )
     limit_probability: float = setting(
         0.0, "How likely a run may be to exceed the task's limits, in policy search; 0: any.", lowest=0, highest=1
