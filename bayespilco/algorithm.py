@@ -138,7 +138,7 @@ next policy spins better."""
 def model_structure(task: Task, settings: Settings) -> Kind:
     """The structure of the dynamics that a task is learned with, or a ValueError if it cannot be."""
     if settings.structure == "auto":
-        kind: Kind = "second-order" if task.rates else "free"
+        kind: Kind = "second-order" if task.rates and task.hidden else "free"
     else:
         kind = "second-order" if settings.structure == "second-order" else "free"
     if hidden := task.unrevealed(kind):
