@@ -383,7 +383,7 @@ def test_a_file_that_is_not_there_or_of_another_version_is_refused(tmp_path: Pat
         Controller.load(tmp_path / "nothing")
     content = small_run().controller.to_bytes().replace(b"controller 4", b"controller 9")
     (tmp_path / "newer").write_bytes(content)
-    with pytest.raises(ValueError, match=r"newer is not a controller.*format is not 'bayespilco controller 4'"):
+    with pytest.raises(ValueError, match=r"newer is not a controller.*format is not 'bayespilco controller 5'"):
         Controller.load(tmp_path / "newer")
     content = small_run().controller.to_bytes()
     (tmp_path / "without").write_bytes(content.replace(b"sha256", b"sha999"))

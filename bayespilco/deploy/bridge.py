@@ -98,6 +98,9 @@ def _filter_arrays(dynamics: Dynamics, names: tuple[str, ...]) -> dict[str, Any]
     arrays |= {name: zero if getattr(gp, name) is None else getattr(gp, name) for name, zero in certain.items()}
     return arrays | {
         "output_matrix": dynamics.structure.B,
+        "correction": dynamics.structure.H,
+        "rate_rows": np.eye(dynamics.structure.states)[list(dynamics.structure.outputs)],
+        "moves": dynamics.structure.moves[0],
         "sensor_matrix": dynamics.sensors.C,
         "sensor_noise": dynamics.sensor_noise,
         "process_noise": dynamics.process_noise,

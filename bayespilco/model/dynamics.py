@@ -7,10 +7,12 @@ With `a = [x, u] ~ N(m, S)`, `N = [L M]`, and the GP's moments there (mean `mu_y
 
     mean  N m + B mu_y + k        cov  N S N' + B S_y B' + N S G B' + (N S G B')' + Q        gain  N' + G B'
 
-The GP's own pseudo-noise has done its work in `GaussianProcess.precision` and appears nowhere else.
+Where positions follow their rates, the slope `G` corrects `N` and `B` a little (`Structure.around`). The GP's own
+pseudo-noise has done its work in `GaussianProcess.precision` and appears nowhere else.
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -85,14 +87,26 @@ class Dynamics(eqx.Module):
         self, x: Float[Array, " state"], u: Float[Array, " action"], t: Array | int = 0
     ) -> Float[Array, " state"]:
         """The expected next state from a known one."""
-        return self.known_part(x, u, t, self.gp(self.features(jnp.concatenate([x, u]))))
+        return self.known_part(x, u, t, self._learned(jnp.concatenate([x, u])))
+
+    def _learned(self, both: Float[Array, " both"]) -> Float[Array, " output"]:
+        return self.gp(self.features(both))
 
     def known_part(
         self, x: Float[Array, " state"], u: Float[Array, " action"], t: Array | int, y: Float[Array, " output"]
     ) -> Float[Array, " state"]:
-        """`L x + M u + B y + k_t`: the next state, given what the GP says."""
-        rows = self.structure
-        return y if rows.is_free else rows.L @ x + rows.M @ u + rows.B @ y + rows.drift_at(t)
+        """`L x + M u + B y + H (E - G') D + k_t`: the next state, given what the GP says."""
+        rows, both = self.structure, jnp.concatenate([x, u])
+        if rows.is_free:
+            return y
+        following: Array = rows.L @ x + rows.M @ u + rows.B @ y + rows.drift_at(t)
+        if not rows.correction:
+            return following
+        of_both, of_output = rows.moves
+        moved = of_both @ both + of_output @ y
+        _, slope = jax.jvp(self._learned, (both,), (jnp.pad(moved, (0, u.shape[0])),))
+        following = following + rows.H @ (moved[np.array(rows.outputs)] - slope)
+        return following
 
     @float64
     def moments(self, state_action: Gaussian, t: Array | int = 0) -> Moments:
@@ -126,7 +140,7 @@ class Dynamics(eqx.Module):
         rows = self.structure
         if rows.is_free:
             return y
-        N, B = jnp.asarray(np.concatenate([rows.L, rows.M], axis=1)), jnp.asarray(rows.B)
+        N, B = rows.around(y.gain)
         cross = N @ cov @ y.gain @ B.T
         return Moments(
             N @ mean + B @ y.mean + rows.drift_at(t),

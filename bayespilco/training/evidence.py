@@ -30,7 +30,7 @@ from bayespilco.model.sensors import Sensors, complete
 from bayespilco.model.structure import Structure, free
 from bayespilco.training.conversion import dynamics, posterior
 from bayespilco.training.guesses import Guesses, guess_states
-from bayespilco.training.laplace import KNOWN_ROW_PRIOR, linearise, negative_log_evidence, settle
+from bayespilco.training.laplace import PRIOR, linearise, negative_log_evidence, settle
 from bayespilco.training.outliers import without_misfits, without_spikes
 from bayespilco.training.placement import place
 from bayespilco.training.trajectory import Layout, Parameters
@@ -266,7 +266,7 @@ def _start(layout: Layout, start: dict[str, float] = STARTS[0]) -> Parameters:
         return jnp.asarray(np.full(shape, np.log(start[name])))
 
     process = full((layout.structure.plant_states,), "process")
-    known = jnp.log(KNOWN_ROW_PRIOR[0] * layout.known_row_scale)
+    known = jnp.log(PRIOR["process"][0] * layout.known_row_scale)
     return Parameters(
         full((outputs, inputs), "length_scale"),
         full((outputs,), "signal"),

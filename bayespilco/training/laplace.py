@@ -19,14 +19,6 @@ PRIOR = {"length_scale": (2.0, 1.0), "signal": (0.3, 1.5), "sensor": (0.1, 2.0),
 """Weak log-normal priors (median in units of the data's spread, standard deviation of the logarithm): what the data say
 nothing about stays within reason. Two standard deviations of the noises span a factor of 50 each way."""
 
-KNOWN_ROW_PRIOR = (0.01, 1.0)
-"""The same for the process noise of a known row such as a position, as a share of what a step moves it by. There the
-noise is the error of the rule alone. A wide prior would let it take the place of the sensor's noise, from which one
-short episode cannot tell it."""
-RATE_PRIOR = (0.01, 1.0)
-"""The same for the process noise of a rate with known position. A rate that flips its sign at every step moves the
-position like a noisy sensor does: under the wide prior one short episode may be explained in that way."""
-
 
 @compiled
 def negative_log_evidence(p: Parameters, layout: Layout, trials: Trials) -> Float[Array, ""]:
@@ -40,14 +32,14 @@ def negative_log_evidence(p: Parameters, layout: Layout, trials: Trials) -> Floa
 
 
 def _prior(p: Parameters, layout: Layout) -> Float[Array, ""]:
-    learned, known = layout.learned_rows, layout.known_rows
-    process = RATE_PRIOR if len(known) else PRIOR["process"]
+    # What is not known of a known row, such as a position, is small beside what a step moves it by: that is its unit.
+    median, std = PRIOR["process"]
+    unit = jnp.ones(p.log_process.shape).at[layout.known_rows].set(layout.known_row_scale)
     return (
         _away(p.log_length_scales, *PRIOR["length_scale"])
         + _away(p.log_signal, *PRIOR["signal"])
         + _away(p.log_sensor, *PRIOR["sensor"])
-        + _away(p.log_process[learned], *process)
-        + _away(p.log_process[known], KNOWN_ROW_PRIOR[0] * layout.known_row_scale, KNOWN_ROW_PRIOR[1])
+        + _away(p.log_process, median * unit, std)
     )
 
 

@@ -62,13 +62,8 @@ class Layout(eqx.Module):
         return self.state_scale[np.array(self.structure.outputs)]
 
     @property
-    def learned_rows(self) -> np.ndarray:
-        """The plant's states that are outputs of the GP."""
-        return np.array(sorted(self.structure.outputs), dtype=int)
-
-    @property
     def known_rows(self) -> np.ndarray:
-        """The plant's other states, such as positions that follow their rates."""
+        """The plant's states that are no outputs of the GP, such as positions that follow their rates."""
         states = range(self.structure.plant_states)
         return np.array([state for state in states if state not in self.structure.outputs], dtype=int)
 
@@ -125,31 +120,53 @@ class Trajectory(eqx.Module):
     R: Float[Array, " sensor"]
     Q: Float[Array, " state"]
 
-    def step(
-        self, x: Float[Array, " state"], u: Float[Array, " action"], t: Array | int
-    ) -> tuple[Float[Array, " state"], Float[Array, "output basis"]]:
-        """The next state's mean, and the basis that it is linear in."""
-        layout, rows = self.layout, self.layout.structure
+    def basis(self, x: Float[Array, " state"], u: Float[Array, " action"]) -> Float[Array, "output basis"]:
+        """What the learned rows are linear in."""
+        layout = self.layout
         h = (layout.features(jnp.concatenate([x, u])) - layout.centre) / layout.scale
         k = kernel(h[None], layout.points, self.length_scales, self.signal_variance)[:, 0]
         linear = jnp.concatenate([h[layout.linear_inputs], jnp.ones(1)])
-        basis = jnp.concatenate([k, jnp.broadcast_to(linear, (k.shape[0], linear.shape[0]))], axis=1)
-        change = layout.output_scale * jnp.sum(basis * self.coefficients, axis=1)
+        return jnp.concatenate([k, jnp.broadcast_to(linear, (k.shape[0], linear.shape[0]))], axis=1)
+
+    def step(self, x: Float[Array, " state"], u: Float[Array, " action"], t: Array | int) -> "Step":
+        """The next state, and how it depends on this one and on the coefficients.
+
+        The slope of `y` is itself linear in the coefficients, and matters where positions are corrected by it.
+        """
+        rows, outputs = self.layout.structure, np.array(self.layout.structure.outputs)
+        of_state, basis = jax.jacfwd(lambda x: 2 * (self.basis(x, u),), has_aux=True)(x)
+        in_units = self.layout.output_scale[:, None] * basis
+        y = x[outputs] + jnp.sum(in_units * self.coefficients, axis=1)
+        slope = jnp.einsum("obs,ob->os", of_state, self.coefficients) * self.layout.output_scale[:, None]
+        slope = slope + np.eye(rows.states)[outputs]
+        unexplained = self._unexplained(basis)
         if rows.is_free:
-            return x + change, basis
-        y = x[np.array(rows.outputs)] + change
-        return rows.L @ x + rows.M @ u + rows.B @ y + rows.drift_at(t), basis
+            return Step(y, slope, np.eye(rows.states)[:, :, None] * in_units, jnp.diag(unexplained))
+        N, B = rows.around(jnp.pad(slope.T, ((0, rows.actions), (0, 0))))
+        following = N @ jnp.concatenate([x, u]) + B @ y + rows.drift_at(t)
+        by_coefficients = B[:, :, None] * in_units
+        if rows.correction:
+            of_both, of_output = rows.moves
+            moved = of_both @ jnp.concatenate([x, u]) + of_output @ y
+            turned = jnp.einsum("obs,s->ob", of_state, moved) * self.layout.output_scale[:, None]
+            by_coefficients = by_coefficients - rows.H[:, :, None] * turned
+        return Step(following, N[:, : rows.states] + B @ slope, by_coefficients, (B * unexplained) @ B.T)
 
-    def by_coefficients(self, basis: Float[Array, "output basis"]) -> Float[Array, "state output basis"]:
-        """How the next state depends on the coefficients at a given state."""
-        return jnp.asarray(self.layout.structure.B)[:, :, None] * (self.layout.output_scale[:, None] * basis)[None]
-
-    def unexplained(self, basis: Float[Array, "output basis"]) -> Float[Array, "state state"]:
+    def _unexplained(self, basis: Float[Array, "output basis"]) -> Float[Array, " output"]:
         """The variance that the inducing points cannot explain: zero among them, the signal's far away."""
         k = basis[:, : self.layout.points.shape[0]]
         left = self.signal_variance - jnp.einsum("op,opq,oq->o", k, self.inverse, k)
-        variance, B = self.layout.output_scale**2 * jnp.maximum(left, 0.0), self.layout.structure.B
-        return jnp.diag(variance) if self.layout.structure.is_free else (B * variance) @ B.T
+        return self.layout.output_scale**2 * jnp.maximum(left, 0.0)
+
+
+class Step(eqx.Module):
+    """One step of a trajectory."""
+
+    mean: Float[Array, " state"]
+    by_state: Float[Array, "state state"]
+    by_coefficients: Float[Array, "state output basis"]
+    unexplained: Float[Array, "state state"]
+    """The variance that the inducing points cannot explain."""
 
 
 def build(parameters: Parameters, layout: Layout) -> Trajectory:
@@ -258,9 +275,10 @@ def _filter(
         m, P = m + K @ residual, symmetrise(rest @ P @ rest.T + K @ R @ K.T)
         updated = m
         # Predict.
-        A, (m, basis) = jax.jacfwd(lambda x: (model.step(x, u, t)[0], model.step(x, u, t)), has_aux=True)(m)
-        G = _mix(A @ rest, G) + model.by_coefficients(basis)
-        P = A @ P @ A.T + jnp.diag(model.Q) + model.unexplained(basis)
+        following = model.step(m, u, t)
+        m, A = following.mean, following.by_state
+        G = _mix(A @ rest, G) + following.by_coefficients
+        P = A @ P @ A.T + jnp.diag(model.Q) + following.unexplained
         return (m, P, G), (white, log_det, updated)
 
     known = np.isin(np.arange(states), model.layout.structure.known)

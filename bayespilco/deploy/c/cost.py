@@ -41,6 +41,7 @@ def cost(controller: Controller) -> Cost:
         multiplications += outputs * points * (inputs**2 + 3 * inputs + uncertain * (inputs**2 + inputs + 1))
         multiplications += pairs * points * (4 * inputs**2 + 4 * inputs) + products * (inputs + 3)
         multiplications += (outputs + pairs) * 4 * inputs**3 + pairs * 6 * inputs**2
+        multiplications += n * (n * (outputs + joint + outputs) + joint)  # correction of the known rows
         multiplications += outputs * joint * inputs + n * n * (joint + 2 * outputs + 2 * outputs**2)
         constants -= outputs * points * (points - 1) // 2  # of symmetric matrices one half is stored
     return Cost(constants, exponentials, multiplications, others)

@@ -369,10 +369,11 @@ static int through_gp(NAME_t *c)
     return 1;
 }
 
-/* The next belief: x' = L x + M u + B y + k + w. 0 if a number overflows. */
+/* The next belief: x' = L x + M u + B y + H (E - G') D + k + w. 0 if a number overflows. */
 static int predict(NAME_t *c, const real *u)
 {
     real a[JOINT], S[JOINT][JOINT], NS[STATES][JOINT], G[JOINT][OUTPUTS], NSG[STATES][OUTPUTS];
+    real N[STATES][JOINT], B[STATES][OUTPUTS], turned[STATES];
     real mean[STATES], cov[STATES][STATES];
     int i, j, k, o, r;
     for (i = 0; i < JOINT; i++) {
@@ -391,10 +392,24 @@ static int predict(NAME_t *c, const real *u)
         }
     for (i = 0; i < STATES; i++) {
         mean[i] = known_row(c, u, i);
-        for (o = 0; o < OUTPUTS; o++) mean[i] += OUTPUT_MATRIX[i][o] * c->work.y[o];
+        for (k = 0; k < STATES; k++) {
+            turned[k] = 0;
+            for (o = 0; o < OUTPUTS; o++) turned[k] += CORRECTION[i][o] * (RATE_ROWS[o][k] - G[k][o]);
+        }
+        for (j = 0; j < JOINT; j++) {
+            real more = 0;
+            for (k = 0; k < STATES; k++) more += turned[k] * MOVES[k][j];
+            N[i][j] = KNOWN_ROWS[i][j] + more;
+            mean[i] += more * a[j];
+        }
+        for (o = 0; o < OUTPUTS; o++) {
+            B[i][o] = OUTPUT_MATRIX[i][o];
+            for (k = 0; k < STATES; k++) B[i][o] += turned[k] * OUTPUT_MATRIX[k][o];
+            mean[i] += B[i][o] * c->work.y[o];
+        }
         for (j = 0; j < JOINT; j++) {
             NS[i][j] = 0;
-            for (k = 0; k < STATES; k++) NS[i][j] += KNOWN_ROWS[i][k] * S[k][j];
+            for (k = 0; k < STATES; k++) NS[i][j] += N[i][k] * S[k][j];
         }
         for (o = 0; o < OUTPUTS; o++) {
             NSG[i][o] = 0;
@@ -404,10 +419,10 @@ static int predict(NAME_t *c, const real *u)
     for (i = 0; i < STATES; i++)
         for (j = 0; j < STATES; j++) {
             real sum = i == j ? PROCESS_NOISE[i] : 0;
-            for (k = 0; k < STATES; k++) sum += NS[i][k] * KNOWN_ROWS[j][k];
+            for (k = 0; k < STATES; k++) sum += NS[i][k] * N[j][k];
             for (o = 0; o < OUTPUTS; o++) {
-                sum += NSG[i][o] * OUTPUT_MATRIX[j][o] + OUTPUT_MATRIX[i][o] * NSG[j][o];
-                for (r = 0; r < OUTPUTS; r++) sum += OUTPUT_MATRIX[i][o] * c->work.y_cov[o][r] * OUTPUT_MATRIX[j][r];
+                sum += NSG[i][o] * B[j][o] + B[i][o] * NSG[j][o];
+                for (r = 0; r < OUTPUTS; r++) sum += B[i][o] * c->work.y_cov[o][r] * B[j][r];
             }
             cov[i][j] = sum;
         }

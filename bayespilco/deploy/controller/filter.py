@@ -100,7 +100,8 @@ def predict(
 ) -> tuple[Array, Array]:
     """The next belief: Appendix A on the joint of belief and action `[x, u]`, between the known rows.
 
-    The action is known exactly. With `N = [L M]`: `N S N' + B S_y B' + N S G B' + (.)' + Q` (`model.dynamics`).
+    The action is known exactly. With `N = [L M]`: `N S N' + B S_y B' + N S G B' + (.)' + Q` (`model.dynamics`), where
+    the slope `G` corrects `N` and `B` (`model.structure`).
     """
     S = np.zeros((len(m) + len(u),) * 2)
     S[: len(m), : len(m)] = V
@@ -108,8 +109,11 @@ def predict(
     y, y_cov, gain = through_gp(arrays, *features(a, S, angles, keep))
     G = _features_gain(a, S, angles, keep) @ gain
     N, B = np.concatenate([arrays["transition"], arrays["action_matrix"]], axis=1), arrays["output_matrix"]
+    turned = arrays["correction"] @ (arrays["rate_rows"] - G[: len(m)].T)
+    more = turned @ arrays["moves"]
+    N, B = N + more, B + turned @ B
     cross = N @ S @ G @ B.T
-    mean = known_rows(arrays, m, u, t) + B @ y
+    mean = known_rows(arrays, m, u, t) + more @ a + B @ y
     cov = N @ S @ N.T + B @ y_cov @ B.T + cross + cross.T + np.diag(arrays["process_noise"])
     require_finite(mean, cov)
     return mean, (cov + cov.T) / 2

@@ -16,7 +16,7 @@ import numpy as np
 
 from bayespilco.deploy.controller.filter import LARGEST_NUMBER, Array
 
-FORMAT = "bayespilco controller 4"
+FORMAT = "bayespilco controller 5"
 """4 since there is a gate, 3 since there are known rows and sensors, 2 since there is a check sum."""
 CHECK = "sha256"
 """The metadata entry with the check sum. It is that of the whole file with `NO_SUM` in the place of the check sum."""
@@ -55,15 +55,19 @@ FILTER_SHAPES: dict[str, tuple[str, ...]] = {
     "cross_cov": ("output", "point", "linear"),
     "linear_cov": ("output", "linear", "linear"),
     "output_matrix": ("state", "output"),
+    "correction": ("state", "output"),
+    "rate_rows": ("output", "state"),
+    "moves": ("state", "joint"),
     "sensor_matrix": ("sensor", "state"),
     "sensor_noise": ("sensor",),
     "sensor_turn": ("sensor",),
     "process_noise": ("state",),
     "wide_cov": ("state", "state"),
 }
-"""Further arrays of a controller that filters: the GP of the dynamics (see `core.gp`) and the two noise variances;
-`sensor_turn` is what a sensor of an angle reports more after a full turn, 0 for other sensors; `wide_cov` is added to a
-belief that has to be given up."""
+"""Further arrays of a controller that filters: the GP of the dynamics (see `core.gp`) and the two noise variances.
+`correction`, `rate_rows` and `moves` are H, E and the known part of D in `model.structure`; `sensor_turn` is what a
+sensor of an angle reports more after a full turn, 0 for other sensors; `wide_cov` is added to a belief that has to be
+given up."""
 
 RAW_SHAPES: dict[str, tuple[str, ...]] = {"estimate": ("plant", "sensor")}
 """Instead, for a controller that does not filter: from an observation to the plant's states."""
@@ -257,4 +261,5 @@ def _sizes(description: Description) -> dict[str, int]:
         "feature": len(d.policy_keep) + 2 * len(d.policy_angles),
         "input": inputs,
         "linear": 1 + inputs,
+        "joint": states + actions,
     }

@@ -131,6 +131,12 @@ function policy(a, x) {
   });
 }
 
+/** `H (E - G')`: how the slope of the GP corrects the known rows (`structure.py`). */
+function correction(a, G) {
+  const difference = a.rate_rows.map((row, o) => row.map((value, k) => value - G[k][o]));
+  return multiply(a.correction, difference);
+}
+
 /** The next belief: the joint of belief and action through the GP, between the known rows. */
 function predict(a, m, V, u, t, angles, keep) {
   const n = m.length;
@@ -140,12 +146,18 @@ function predict(a, m, V, u, t, angles, keep) {
   const input = features(joint, S, angles, keep);
   const output = throughGp(a, input.mean, input.cov);
   const G = multiply(input.gain, output.gain);
-  const N = a.transition.map((row, i) => vector([...row, ...a.action_matrix[i]]));
-  const B = a.output_matrix;
+  const turned = correction(a, G);
+  const more = multiply(turned, a.moves);
+  const N = sum(
+    a.transition.map((row, i) => vector([...row, ...a.action_matrix[i]])),
+    more
+  );
+  const B = sum(a.output_matrix, multiply(turned, a.output_matrix));
   const cross = multiply(multiply(multiply(N, S), G), transpose(B));
   const known = knownRows(a, m, u, t);
   const learned = apply(B, output.mean);
-  const mean = known.map((value, i) => value + learned[i]);
+  const corrected = apply(more, joint);
+  const mean = known.map((value, i) => value + corrected[i] + learned[i]);
   const cov = sum(
     multiply(multiply(N, S), transpose(N)),
     multiply(multiply(B, output.cov), transpose(B)),

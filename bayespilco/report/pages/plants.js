@@ -231,6 +231,19 @@ class LearnedModel {
     [this.controller, this.states, this.substeps] = [controller, states, 1];
   }
 
+  /** How the outputs of the GP change with `[x, u]`. */
+  slope(joint) {
+    const { arrays: a, description: d } = this.controller;
+    const nothing = zeros(joint.length, joint.length);
+    const input = features(joint, nothing, d.model_angles, d.model_keep);
+    const gain = throughGp(
+      a,
+      input.mean,
+      input.mean.map(() => new Float64Array(input.mean.length))
+    ).gain;
+    return multiply(input.gain, gain);
+  }
+
   /** All rows of the next state. */
   next(rows, u, t, gauss) {
     const { arrays: a, description: d } = this.controller;
@@ -248,6 +261,9 @@ class LearnedModel {
     });
     const known = knownRows(a, rows, u, t);
     const learned = apply(a.output_matrix, y);
-    return known.map((value, i) => value + learned[i] + Math.sqrt(a.process_noise[i]) * gauss());
+    const turned = correction(a, this.slope(joint));
+    const moved = apply(a.moves, joint).map((value, i) => value + learned[i]);
+    const corrected = apply(turned, moved);
+    return known.map((value, i) => value + learned[i] + corrected[i] + Math.sqrt(a.process_noise[i]) * gauss());
   }
 }
