@@ -4,6 +4,7 @@
 callbacks, and as the `workers` that share out what can be computed apart. `bayespilco.runs` puts them together.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -138,7 +139,7 @@ next policy spins better."""
 def model_structure(task: Task, settings: Settings) -> Kind:
     """The structure of the dynamics that a task is learned with, or a ValueError if it cannot be."""
     if settings.structure == "auto":
-        kind: Kind = "second-order" if task.rates and task.hidden else "free"
+        kind: Kind = "second-order" if task.rates else "free"
     else:
         kind = "second-order" if settings.structure == "second-order" else "free"
     if hidden := task.unrevealed(kind):
@@ -159,6 +160,11 @@ def model_structure(task: Task, settings: Settings) -> Kind:
             "them. Use bayes-filter, or give the state a sensor."
         )
     return kind
+
+
+def resolved(task: Task, settings: Settings) -> Settings:
+    """The settings with the structure that `auto` means: what is stored must not depend on later defaults."""
+    return dataclasses.replace(settings, structure=model_structure(task, settings))
 
 
 class Progress(NamedTuple):

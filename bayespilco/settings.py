@@ -20,7 +20,7 @@ STRUCTURES: Registry[str] = Registry("structure")
 """What may be known of the dynamics beforehand."""
 STRUCTURES.add("free", "free", "Nothing: every state is learned (the paper's).")
 STRUCTURES.add("second-order", "second-order", "Positions follow their rates: the rates alone are learned.")
-STRUCTURES.add("auto", "auto", "second-order if the task declares rates and hides a state, else free.")
+STRUCTURES.add("auto", "auto", "second-order if the task declares rates, else free.")
 
 SELECTIONS: Registry[str] = Registry("selection")
 """How the best of the policies that a search finds is selected."""
@@ -41,6 +41,7 @@ def setting(
     lowest: float | int = 1,
     highest: float | int = LARGEST_COUNT,
     no: str | None = None,
+    before: Any = None,
 ) -> Any:
     """A field of `Settings`, with everything that is known of it.
 
@@ -51,8 +52,10 @@ def setting(
         lowest: The least that a number may be.
         highest: The most that a number may be.
         no: For a choice between yes and no, the command's word for no.
+        before: What was done before there was this setting, if that is not the default.
     """
-    known = {"help": help, "table": table, "lowest": lowest, "highest": highest, "no": no}
+    before = default if before is None else before
+    known = {"help": help, "table": table, "lowest": lowest, "highest": highest, "no": no, "before": before}
     return dataclasses.field(default=default, metadata=known)
 
 
@@ -75,12 +78,17 @@ class Settings:
     )
     objective: str = setting("expected-cost", "What policy search minimises.", table=OBJECTIVES)
     selection: str = setting(
-        "prediction", "What selects the best policy found: prediction, or samples of the model.", table=SELECTIONS
+        "samples",
+        "What selects the best policy found: samples of the model, or prediction.",
+        table=SELECTIONS,
+        before="prediction",
     )
     limit_probability: float = setting(
         0.0, "How likely a run may be to exceed the task's limits, in policy search; 0: any.", lowest=0, highest=1
     )
-    structure: str = setting("auto", "What is known of the dynamics: free, second-order, or auto.", table=STRUCTURES)
+    structure: str = setting(
+        "auto", "What is known of the dynamics: free, second-order, or auto.", table=STRUCTURES, before="free"
+    )
 
     def __post_init__(self) -> None:
         _check(self)
@@ -133,6 +141,11 @@ def _check(given: Any) -> None:
             if isinstance(value, bool) or not isinstance(value, Real) or not lowest <= float(value) <= highest:
                 raise ValueError(f"{field.name} must be a number from {lowest:g} to {highest:g}; given {value!r}.")
             object.__setattr__(given, field.name, float(value))
+
+
+def before() -> dict[str, Any]:
+    """What each setting was before there was such a setting: what files mean that do not mention it."""
+    return {field.name: field.metadata["before"] for field in dataclasses.fields(Settings)}
 
 
 def describe(kind: type[Any] = Settings, indent: str = "") -> str:

@@ -432,10 +432,14 @@ def test_a_config_that_is_deep_or_huge_is_refused_by_name(directory: Path, text:
         Run.load(directory)
 
 
-def test_a_setting_that_there_was_not_yet_is_as_by_default(directory: Path) -> None:
+def test_a_setting_that_there_was_not_yet_is_as_it_was(directory: Path) -> None:
     """In a run of an earlier version; one of this version has them all."""
-    older = dataclasses.replace(CONFIG, version="0.0.7").text().replace("in_parts = true\n", "")
-    (directory / "config.toml").write_text(older)
+    lines = dataclasses.replace(CONFIG, version="0.0.7").text().splitlines(keepends=True)
+    first = "".join(line for line in lines if not line.startswith(("structure", "selection", "objective")))
+    (directory / "config.toml").write_text(first)
+    read = runs.Config.read(directory / "config.toml").settings
+    assert (read.structure, read.selection, read.objective) == ("free", "prediction", "expected-cost")
+    (directory / "config.toml").write_text("".join(lines).replace("in_parts = true\n", ""))
     with pytest.warns(UserWarning, match=r"was begun by bayespilco 0\.0\.7"):
         assert Run.load(directory).settings == CONFIG.settings
     (directory / "config.toml").write_text(CONFIG.text().replace("in_parts = true\n", ""))

@@ -138,39 +138,47 @@ def search(
     """
     if not earlier and not random:
         raise ValueError("A policy search needs a policy to start from: give `earlier` or `random` ones.")
-    descents = _first_descents(problem, earlier, random, evaluations, workers)
+    # Whoever is judged needs half the budget to show what it is worth. The winner gets the other half, or the splits.
+    contest = evaluations if judge is None else max(evaluations // 2, 1)
+    descents = _first_descents(problem, earlier, random, evaluations, contest, workers)
     can_split = split_evaluations > 0 and problem.predictor.can_split
     splits = [problem.split(number) for number in range(SPLITS)] if can_split else []
     progress = _Progress(len(descents) + len(splits), on_progress)
 
     def watched(descent: _Descent) -> Improvement:
-        found = _descend(descent, progress.within(evaluations))
+        found = _descend(descent, progress.within(contest))
         progress.finished += 1
         return found
 
     found = workers.map(_descend, descents, watched)
     progress.finished = len(descents)
     if judge is not None:
-        return _judged(problem, found, splits, refined, split_evaluations, judge, workers, progress)
+        others = evaluations - contest
+        return _judged(problem, found, splits, refined, (others, split_evaluations), judge, workers, progress)
     best = min(found, key=lambda each: each.cost)
     return _refine(best, splits, refined, split_evaluations, workers, progress)
 
 
 def _first_descents(
-    problem: Problem, earlier: Sequence[Policy], random: Sequence[Policy], evaluations: int, workers: Mapper
+    problem: Problem,
+    earlier: Sequence[Policy],
+    random: Sequence[Policy],
+    evaluations: int,
+    narrow: int,
+    workers: Mapper,
 ) -> "list[_Descent]":
-    """The searches on one Gaussian: see the list in `search`."""
+    """The searches on one Gaussian: see the list in `search`. Each has `narrow` evaluations of the narrow problem."""
     wide, third = problem.widened(WIDENING), max(evaluations // 3, 1)
     descents: list[_Descent] = []
     if earlier:
-        descents.append(_Descent(min(earlier, key=problem.value), [(problem, evaluations)]))
+        descents.append(_Descent(min(earlier, key=problem.value), [(problem, narrow)]))
     if random:
         easy = wide._replace(predictor=MostLikely())
         begun = workers.map(_descend, [_Descent(policy, [(easy, evaluations)]) for policy in random])
         most_promising = min((each.policy for each in begun), key=wide.value)
-        descents.append(_Descent(most_promising, [(wide, third), (problem, evaluations)]))
+        descents.append(_Descent(most_promising, [(wide, third), (problem, narrow)]))
         if earlier:
-            descents.append(_Descent(earlier[-1], [(wide, third), (problem, evaluations)]))
+            descents.append(_Descent(earlier[-1], [(wide, third), (problem, narrow)]))
     return descents
 
 
@@ -179,12 +187,15 @@ def _judged(
     found: Sequence[Improvement],
     splits: Sequence[Problem],
     earlier: Sequence[Policy],
-    evaluations: int,
+    budgets: tuple[int, int],
     judge: Judge,
     workers: Mapper,
     progress: "_Progress",
 ) -> Improvement:
     """Refine the policy that the judge puts first, of those found and of earlier ones.
+
+    `budgets` are the evaluations that are left on one Gaussian, and those on each split. A policy that is not worth
+    refining on splits is improved on one Gaussian.
 
     What a refinement gains is often less than the judge can tell. So the refined policy is kept unless it is clearly
     worse: then it has overfitted the few splits that it has seen.
@@ -194,12 +205,18 @@ def _judged(
     costs = np.asarray(judge([each.policy for each in candidates]))
     first = int(np.argmin(costs.mean(axis=1)))
     best = candidates[first]
+    on_one_gaussian, on_each_split = budgets
     if splits and costs[first].mean() < WORTH_REFINING * problem.worst:
-        refined = _refine(best, splits, (), evaluations, workers, progress)
-        loss = np.asarray(judge([refined.policy]))[0] - costs[first]
-        if loss.mean() <= loss.std() / np.sqrt(len(loss)):
-            return refined
-    if splits:  # its prediction should be as accurate as that of refined policies
+        tried = _refine(best, splits, (), on_each_split, workers, progress)
+    elif on_one_gaussian > 0:
+        goes_on = _Descent(best.policy, [(problem, on_one_gaussian)], best.curvature)
+        tried = _descend(goes_on, progress.within(on_one_gaussian))
+    else:
+        tried = best
+    if tried is not best:
+        loss = np.asarray(judge([tried.policy]))[0] - costs[first]
+        best = tried if loss.mean() <= loss.std() / np.sqrt(len(loss)) else best
+    if splits and best.problem is not splits[-1]:  # its prediction should be as accurate as that of refined policies
         cost = splits[-1].value(best.policy)
         return Improvement(best.policy, splits[-1], cost, best.evaluations, best.stopped, best.history, best.curvature)
     return best

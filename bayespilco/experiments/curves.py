@@ -25,7 +25,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from bayespilco.algorithm import METHODS, Record, model_structure
+from bayespilco import settings
+from bayespilco.algorithm import METHODS, Record, model_structure, resolved
 from bayespilco.control.cost import SaturatingCost
 from bayespilco.core.checks import LARGEST_SEED, check_integer
 from bayespilco.core.precision import float64
@@ -86,6 +87,7 @@ class CurveStudy:
                 f"The task {self.task!r} has a real plant. A study of learning curves executes each policy "
                 f"{self.executions} times after every episode, which takes a simulated one."
             )
+        object.__setattr__(self, "settings", resolved(self.find().task, self.settings))
 
     def find(self) -> FoundTask:
         """The task with the sensors, delays and noise asked for."""
@@ -119,7 +121,7 @@ def claim(study: CurveStudy, directory: Path, methods: Sequence[str] = (Settings
     """Make the directory this study's, or find that it is. What cannot be learned is refused first."""
     for method in methods:
         model_structure(study.find().task, dataclasses.replace(study.settings, method=method))
-    studies.claim(study.entries(), study.find(), directory, _kept(Settings()))
+    studies.claim(study.entries(), study.find(), directory, settings.before())
 
 
 def learning_curves(

@@ -26,7 +26,8 @@ def claim(
     """
     file = directory / STUDY
     if file.exists():
-        before = {**(defaults or {}), **json.loads(file.read_text())}
+        stored = json.loads(file.read_text())
+        before = {name: value for name, value in (defaults or {}).items() if name in settings} | stored
         plain = json.loads(json.dumps(dict(settings)))
         if before != plain:
             changed = sorted(key for key in plain.keys() | before.keys() if plain.get(key) != before.get(key))

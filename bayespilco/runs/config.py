@@ -8,7 +8,7 @@ from typing import Any
 
 from bayespilco.algorithm import Settings
 from bayespilco.core.checks import check_integer, unknown_name
-from bayespilco.settings import EXECUTIONS, LARGEST_COUNT, Thresholds
+from bayespilco.settings import EXECUTIONS, LARGEST_COUNT, Thresholds, before
 from bayespilco.version import VERSION
 
 
@@ -47,10 +47,12 @@ class Config:
             needed = ["task"]
         elif values.get("version", VERSION) == VERSION:
             needed = [name for name in kinds if name not in ("executions", "limit_probability", *_THRESHOLDS)]
-        else:  # a setting that there was not yet is as by default
+        else:
             needed = ["task", "method", "seed", "episodes"]
         if missing := [name for name in kinds if name not in values and name in needed]:
             raise ValueError(f"{path} lacks {', '.join(missing)}.")
+        if complete:  # a setting that there was not yet is as it was then
+            values = before() | values
         own = {name: values.pop(name) for name in ("task", "executions", "version") if name in values}
         asked = {name: values.pop(name) for name in _THRESHOLDS if name in values}
         try:

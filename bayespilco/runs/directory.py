@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bayespilco.algorithm import TRAININGS, Record, Settings, model_structure
+from bayespilco.algorithm import TRAININGS, Record, model_structure
 from bayespilco.control.policy import POLICIES
 from bayespilco.deploy import bridge as deployment
 from bayespilco.deploy.files import delete, reserved, unfinished, write
@@ -21,6 +21,7 @@ from bayespilco.runs.arrays import read_module, read_provenance, write_module
 from bayespilco.runs.config import Config, is_our_config
 from bayespilco.runs.own_tasks import FoundTask, Source
 from bayespilco.runs.plain import MissingPlant, StoredTask
+from bayespilco.settings import before
 from bayespilco.tasks import TASKS, Task
 from bayespilco.tasks.task import Kind
 from bayespilco.trust.certificate import Certificate
@@ -413,9 +414,9 @@ def _check_sum(path: Path, number: int) -> str | None:
 def _check_context(file: Path, expected: dict[str, Any]) -> None:
     """Refuse a file that is whole, but of another run."""
     found = read_provenance(file).context
-    defaults = dataclasses.asdict(Settings())  # as a setting was that there was not yet
+    earlier = before()
     for name, value in expected.items():
-        if found.get(name, defaults.get(name)) == value:
+        if found.get(name, earlier.get(name)) == value:
             continue
         if name == AFTER:
             raise ValueError(

@@ -82,7 +82,7 @@ def learn(
     for name in settings:
         if name not in known:
             raise unknown_name(name, known, "setting")
-    run = Run(found.task, Settings(method=method, **settings), ())
+    run = Run(found.task, algorithm.resolved(found.task, Settings(method=method, **settings)), ())
     with ExitStack() as stack:
         directory = None
         if out is not None:
