@@ -22,7 +22,7 @@ from bayespilco.control.objective import OBJECTIVES, Objective, WithinLimits
 from bayespilco.control.policy import Policy
 from bayespilco.control.prediction import Prediction, Predictor
 from bayespilco.control.problem import Problem
-from bayespilco.control.search import Improvement, Judge, search
+from bayespilco.control.search import Improvement, Judge, Recovery, search
 from bayespilco.core.gaussian import Gaussian
 from bayespilco.core.optimise import Reason
 from bayespilco.core.parallel import SERIAL, Mapper
@@ -139,7 +139,8 @@ next policy spins better."""
 def model_structure(task: Task, settings: Settings) -> Kind:
     """The structure of the dynamics that a task is learned with, or a ValueError if it cannot be."""
     if settings.structure == "auto":
-        kind: Kind = "second-order" if task.rates else "free"
+        usual: Kind = "second-order" if task.rates else "free"
+        kind: Kind = usual if task.hidden or task.auto_structure is None else task.auto_structure
     else:
         kind = "second-order" if settings.structure == "second-order" else "free"
     if hidden := task.unrevealed(kind):
@@ -326,9 +327,12 @@ def _improve(
     split = max(settings.evaluations // SPLIT_SHARE, 1) if settings.in_parts else 0
     earlier = [record.policy for record in records]
     judge, starts, refined = None, RANDOM_STARTS, earlier[-1:]
+    last = len(records) + 1 >= settings.episodes
+    recovery = Recovery([(start.weight, task.beginning_at(start).start) for start in task.recover_from])
     if settings.selection == "samples" and problem.predictor.can_split:
         key, of_judge = jax.random.split(key)
         judge = _judge(task, settings, fit, problem, of_judge)
+        recovery = recovery._replace(judge=_judge_of_all_starts(task, settings, fit, problem, of_judge))
     else:
         exploring = len(records) < EXPLORATION_EPISODES
         stuck = bool(records) and records[-1].predicted_cost > RESTART_THRESHOLD * problem.worst
@@ -342,9 +346,25 @@ def _improve(
         split_evaluations=split,
         refined=refined,
         judge=judge,
+        recovery=recovery if last and recovery.starts else None,
+        round_number=len(records) if settings.selection == "samples" else 0,
         workers=workers,
         on_progress=on_progress,
     )
+
+
+def _judge_of_all_starts(task: Task, settings: Settings, fit: Fit, problem: Problem, key: Array) -> Judge:
+    """The same over all starts that a policy should cope with, weighted."""
+    rest = 1 - sum(start.weight for start in task.recover_from)
+    judges = [(rest, _judge(task, settings, fit, problem, key))]
+    for start in task.recover_from:
+        judges.append((start.weight, _judge(task.beginning_at(start), settings, fit, problem, key)))
+
+    def judge(policies: Sequence[Policy]) -> np.ndarray:
+        totals: np.ndarray = np.sum([weight * np.asarray(each(policies)) for weight, each in judges], axis=0)
+        return totals
+
+    return judge
 
 
 def _judge(task: Task, settings: Settings, fit: Fit, problem: Problem, key: Array) -> Judge:

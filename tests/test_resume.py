@@ -260,7 +260,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole run that need not be learned again: only its writing is tried."""
     directory = tmp_path_factory.mktemp("recorded") / "run"
     run = small_run(2)
-    config = runs.Config("spring", Settings(episodes=2), executions=3)
+    config = runs.Config("spring", run.settings, executions=3)
     with runs.RunDirectory.create(directory, config, run.task) as opened:
         opened.keep(run.records)
         opened.keep_evaluation(jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), run.records[0].episode))

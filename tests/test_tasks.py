@@ -16,7 +16,7 @@ from scipy.integrate import solve_ivp
 
 from bayespilco import AngleFeatures, Episode, Gaussian, SaturatingCost, Task, execute_many, tasks
 from bayespilco.execution import RandomActions
-from bayespilco.tasks import Component
+from bayespilco.tasks import Component, Start
 from bayespilco.tasks.cart_pole import CART_MASS, GRAVITY, POLE_LENGTH, POLE_MASS, derivative
 from bayespilco.tasks.task import hold
 from tests import golden
@@ -248,6 +248,12 @@ def test_components_say_what_they_are() -> None:
         ({"initial": Gaussian([0.0], [[1.0]])}, "initial must be a Gaussian over the 2 states"),
         ({"policy_kind": "deep"}, "policy_kind must be"),
         ({"sensor_std": None}, "sensor_std is needed for a simulation"),
+        ({"auto_structure": "third-order"}, "auto_structure must be second-order, free or None"),
+        ({"recover_from": (Start("pushed", [0.0], [1.0], 0.2),)}, "recover_from must be starts of 2 states"),
+        (
+            {"recover_from": 2 * (Start("pushed", [0.0, 1.0], [1.0, 1.0], 0.5),)},
+            "recover_from must leave some weight to the initial state",
+        ),
         ({"logged": (Episode(np.zeros((3, 2)), np.zeros((2, 2))),)}, "logged must be episodes of 2 states"),
     ],
 )
@@ -288,3 +294,25 @@ def test_a_derivative_has_one_number_per_state() -> None:
             hold(wrong, 0.1, substeps=1)(x, u)
     as_list = hold(lambda x, u: [x[1], u[0]], 0.1, substeps=3)(x, u)
     assert np.array_equal(as_list, hold(lambda x, u: jnp.stack([x[1], u[0]]), 0.1, substeps=3)(x, u))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (([0.0], [1.0, 1.0], 0.2), "needs a finite mean and a std for every state"),
+        (([np.nan], [1.0], 0.2), "needs a finite mean"),
+        (([0.0], [0.0], 0.2), "needs positive, finite std"),
+        (([0.0], [1.0], 1.0), "weight of the start 'pushed' must be above 0 and below 1; given 1"),
+    ],
+)
+def test_a_start_that_makes_no_sense_is_refused(given: tuple[list[float], list[float], float], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Start("pushed", *given)
+
+
+def test_a_task_can_begin_elsewhere() -> None:
+    task = tasks.cart_pole().with_delay(1)
+    pushed = Start("pushed", (0.0, 0.0, 0.0, 8.0), (0.1, 0.1, 0.4, 3.0), 0.2)
+    start = task.beginning_at(pushed).start
+    assert np.array_equal(start.mean, [0.0, 0.0, 0.0, 8.0, 0.0])
+    assert np.allclose(np.sqrt(np.diagonal(start.cov)), [0.1, 0.1, 0.4, 3.0, 0.0])

@@ -8,6 +8,7 @@ from bayespilco.tasks.components import Component as Component
 from bayespilco.tasks.components import Pose as Pose
 from bayespilco.tasks.components import Reference as Reference
 from bayespilco.tasks.components import Sensor as Sensor
+from bayespilco.tasks.components import Start as Start
 from bayespilco.tasks.double_pendulum import double_pendulum as double_pendulum
 from bayespilco.tasks.pendulum import pendulum as pendulum
 from bayespilco.tasks.servo import servo as servo

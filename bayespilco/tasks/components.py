@@ -8,6 +8,10 @@ import equinox as eqx
 import numpy as np
 
 
+def _numbers(given: Any) -> tuple[float, ...]:
+    return tuple(float(value) for value in given)
+
+
 class Component(eqx.Module):
     """One entry of a state or action vector: its name and its unit."""
 
@@ -126,6 +130,27 @@ def as_limits(given: Any) -> tuple[Limit, ...]:
             raise ValueError(f"The limits of {name!r} must be a pair, lowest and highest; given {ends!r}.")
         limits.append(Limit(str(name), *ends))
     return tuple(limits)
+
+
+class Start(eqx.Module):
+    """Where a run may begin beside `initial`, such as after a push: independent Gaussians, one per state."""
+
+    name: str = eqx.field(static=True)
+    mean: tuple[float, ...] = eqx.field(static=True, converter=_numbers)
+    std: tuple[float, ...] = eqx.field(static=True, converter=_numbers)
+    weight: float = eqx.field(static=True, converter=float)
+    """How much it counts, as a share of the whole."""
+
+    def __check_init__(self) -> None:
+        if len(self.mean) != len(self.std) or not np.isfinite(self.mean).all():
+            raise ValueError(f"The start {self.name!r} needs a finite mean and a std for every state; given {self}.")
+        if not all(0 < std < np.inf for std in self.std):
+            raise ValueError(f"The start {self.name!r} needs positive, finite std; given {self.std}.")
+        if not 0 < self.weight < 1:
+            raise ValueError(f"The weight of the start {self.name!r} must be above 0 and below 1; given {self.weight}.")
+
+    def __str__(self) -> str:
+        return self.name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -193,7 +193,7 @@ def _fit(start: _Start, report_to: Callable[[float], object] = lambda done: None
         def report(done: float, n: int = n) -> None:
             report_to(n + done)
 
-        p, best = _descend(settle(p, _start(layout), layout, trials), layout, trials, evaluations, report)
+        p, best = _descend(settle(p, layout, trials), layout, trials, evaluations, report)
         count += best.evaluations
         if n < rounds - 1:
             # What the filter now believes is a better place for the inducing points than what the sensors said.
