@@ -1,6 +1,8 @@
 """Our training: its Jacobian and gradient, the linear case that is known exactly, and what it promises on few data."""
 
 import functools
+import json
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -196,3 +198,25 @@ def test_bad_data_is_refused_with_a_sentence(episode: Episode, points: int, word
     with pytest.raises(ValueError) as caught:
         fit_evidence(batch([episode]), FEATURES, Gaussian([0.0, 0.0], np.eye(2)), points=points)
     assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_an_unstable_plant_seen_by_its_angle_alone_is_not_called_noise() -> None:
+    """Begun with little process noise, weights got stuck where most of these episodes is noise, of 0.1 to 0.6 rad."""
+    stored = json.loads((Path(__file__).parent / "data" / "pendulum_angles.json").read_text())
+    task = tasks.pendulum().with_sensors(["angle"])
+    episodes = [
+        Episode(np.array(z)[:, None], np.array(u)[:, None])
+        for z, u in zip(stored["angles"], stored["torques"], strict=True)
+    ]
+    fit = fit_evidence(
+        batch(episodes),
+        task.features("second-order"),
+        task.start,
+        structure=task.structure("second-order"),
+        sensors=task.sensors_with(np.ones(1)),
+        points=30,
+        evaluations=20,
+        rounds=1,
+    )
+    assert fit.objective < -150
+    assert 0.035 < float(jnp.sqrt(fit.dynamics.sensor_noise[0])) < 0.065, "the true one is 0.05"
