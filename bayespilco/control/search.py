@@ -40,6 +40,10 @@ WORTH_REFINING = 0.6
 """A policy is refined only if the judge puts it below this share of the highest cost. As long as the
 model knows of no way to the goal, there is nothing to refine."""
 
+HOPEFUL_SHARE = 0.25
+"""As long as no policy is worth refining, policies are compared by their costs on this share of the plants: those where
+they cost least. The mean prefers policies that are not bad anywhere, and nothing is learned from these."""
+
 Curvature = Float[np.ndarray, "parameters parameters"]
 Judge = Callable[[Sequence[Policy]], Sequence[Sequence[float]] | np.ndarray]
 """What each of some policies costs on each of some plants, the same plants for all: a row per policy."""
@@ -220,14 +224,19 @@ def _judged(
 
     What a refinement gains is often less than the judge can tell. So the refined policy is kept unless it is clearly
     worse: then it has overfitted the few splits that it has seen.
+
+    Where no policy leads to the goal on most plants, one is kept that does on some: if the plant is one of these, it is
+    learned at once, and if not, that is learned (optimism in the face of uncertainty).
     """
     # The curvature around one good policy is a better guess for another than none: see `_refine`.
     candidates = [*found, *(_as_found(policy, problem, found[0].curvature) for policy in earlier)]
     costs = np.asarray(judge([each.policy for each in candidates]))
-    first = int(np.argmin(costs.mean(axis=1)))
+    worth_refining = costs.mean(axis=1).min() < WORTH_REFINING * problem.worst
+    scores = costs.mean(axis=1) if worth_refining else np.array([_hopeful(row).mean() for row in costs])
+    first = int(np.argmin(scores))
     best = candidates[first]
     on_one_gaussian, on_each_split = budgets
-    if splits and costs[first].mean() < WORTH_REFINING * problem.worst:
+    if splits and worth_refining:
         tried = _refine(best, splits, (), on_each_split, workers, progress)
     elif on_one_gaussian > 0:
         goes_on = _Descent(best.policy, [(problem, on_one_gaussian)], best.curvature)
@@ -235,12 +244,18 @@ def _judged(
     else:
         tried = best
     if tried is not best:
-        loss = np.asarray(judge([tried.policy]))[0] - costs[first]
+        after = np.asarray(judge([tried.policy]))[0]
+        loss = after - costs[first] if worth_refining else _hopeful(after) - _hopeful(costs[first])
         best = tried if loss.mean() <= loss.std() / np.sqrt(len(loss)) else best
     if splits and best.problem is not splits[-1]:  # its prediction should be as accurate as that of refined policies
         cost = splits[-1].value(best.policy)
         return Improvement(best.policy, splits[-1], cost, best.evaluations, best.stopped, best.history, best.curvature)
     return best
+
+
+def _hopeful(costs: np.ndarray) -> np.ndarray:
+    """The lowest of some costs: on those plants that a policy is best for."""
+    return np.sort(costs)[: max(round(HOPEFUL_SHARE * len(costs)), 1)]
 
 
 def _recovering(
