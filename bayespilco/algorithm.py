@@ -305,6 +305,7 @@ def _train(
         sensors=task.sensors_with(np.ones(len(task.sensed))),
         points=settings.points,
         previous=records[-1].fit if records else None,
+        names=[sensor.name for sensor in task.sensed],
         workers=workers,
         on_progress=on_progress,
     )

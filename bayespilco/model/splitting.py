@@ -14,7 +14,6 @@ import functools
 
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
 from jaxtyping import Array, Float
 
 PER_DIMENSION = 4
@@ -44,8 +43,11 @@ def points_for(cov: np.ndarray, way: int = 0, per_dimension: int = PER_DIMENSION
 @functools.cache
 def standard_points(size: int, way: int = 0, per_dimension: int = PER_DIMENSION) -> Float[np.ndarray, "parts dim"]:
     """Points spread like `N(0, I)`: evenly, in pairs of opposites, with exactly this mean and covariance."""
-    engine = scipy.stats.qmc.Halton(size, seed=way)
-    half = scipy.stats.qmc.MultivariateNormalQMC(np.zeros(size), engine=engine).random(per_dimension * size // 2)
+    from scipy.stats import qmc  # only here: it would be a third of the time that importing the library takes
+
+    half = qmc.MultivariateNormalQMC(np.zeros(size), engine=qmc.Halton(size, seed=way)).random(
+        per_dimension * size // 2
+    )
     points = np.concatenate([half, -half])
     root = np.linalg.cholesky(points.T @ points / len(points))
     return np.linalg.solve(root, points.T).T
