@@ -138,7 +138,9 @@ next policy spins better."""
 def model_structure(task: Task, settings: Settings) -> Kind:
     """The structure of the dynamics that a task is learned with, or a ValueError if it cannot be."""
     if settings.structure == "auto":
-        kind: Kind = "second-order" if task.rates and task.hidden else "free"
+        # What a sensor sees only in places is as good as hidden: its position is known from its rate, or not at all.
+        unseen = bool(task.hidden) or any(sensor.best_at for sensor in task.sensed)
+        kind: Kind = "second-order" if task.rates and unseen else "free"
     else:
         kind = "second-order" if settings.structure == "second-order" else "free"
     if hidden := task.unrevealed(kind):
