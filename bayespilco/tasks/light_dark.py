@@ -73,4 +73,4 @@ def light_dark() -> Task:
     )
 
 
-_PLANT = hold(derivative, DT, substeps=5)
+_PLANT = hold(derivative, DT, substeps=150)

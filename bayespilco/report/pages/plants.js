@@ -196,7 +196,7 @@ const PLANTS = {
     ],
   },
   "light-dark": {
-    substeps: 5,
+    substeps: 150,
     derivative: (x, u) => [x[2], x[3], (u[0] - x[2]) / VEHICLE.lag, (u[1] - x[3]) / VEHICLE.lag],
     lines(x) {
       const [a, b] = VEHICLE.light;
