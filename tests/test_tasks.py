@@ -127,7 +127,7 @@ def test_pendulums_obey_lagrange(
         assert np.allclose(left(q, v, slope[size:]), torques(v, u), atol=1e-12)
 
 
-WIDTHS = {"cart-pole": 0.1, "pendulum": 0.5, "double-pendulum": 0.5, "spring": 0.25}
+WIDTHS = {"cart-pole": 0.1, "pendulum": 0.5, "double-pendulum": 0.5, "spring": 0.25, "light-dark": 0.4}
 
 
 @pytest.mark.parametrize("name", WIDTHS)
@@ -178,6 +178,8 @@ def test_sensors_err_independently_per_channel_and_step(name: str) -> None:
     many = execute_many(task, RandomActions(task.action_limits), jax.random.split(jax.random.key(0), 200))
     seen = np.asarray(many.states) @ task.true_sensors.C[:, : len(task.states)].T
     errors = (np.asarray(many.observations) - seen) / np.asarray(task.sensor_std)
+    if task.true_sensors.growth is not None:  # in units of the noise where the plant is
+        errors /= np.sqrt(jax.vmap(jax.vmap(task.true_sensors.relative_noise))(many.states))
     channels = errors.reshape(-1, errors.shape[-1])
     tolerance = 5 / np.sqrt(len(channels))  # five standard errors of a correlation
     assert np.abs(channels.mean(axis=0)).max() < tolerance

@@ -63,6 +63,9 @@ class BeliefDistribution(eqx.Module):
     """`M ~ N(mu, S)`."""
     cov: Float[Array, "state state"]
     """`V`."""
+    looked_from: Gaussian | None = None
+    """The latent state as the next observation meets it, if that is not `state` (`control.prediction.Filtered.starts`).
+    The noise of sensors may depend on it."""
 
     @property
     def state(self) -> Gaussian:
@@ -76,14 +79,15 @@ class BeliefDistribution(eqx.Module):
         the mean gains exactly what the belief's covariance loses: `S + V` is conserved. The paper sets `Cov[M, Z] = 0`
         ("literal"), which loses variance at every step.
         """
-        S, V, sensors = self.mean.cov, self.cov, as_sensors(sensors)
+        where = self.state if self.looked_from is None else self.looked_from
+        S, V, sensors = self.mean.cov, self.cov, as_sensors(sensors).at(where.mean, where.cov)
         Wz, updated, learned = sensors.expected_update(V, t)
         if how == "conserving":
             spread = S + learned
         else:
             Wm = jnp.eye(V.shape[0]) - Wz @ sensors.C
             spread = symmetrise(Wm @ S @ Wm.T + Wz @ (sensors.of_cov(S + V) + sensors.R) @ Wz.T)
-        return BeliefDistribution(Gaussian(self.mean.mean, spread), updated)
+        return BeliefDistribution(Gaussian(self.mean.mean, spread), updated, self.looked_from)
 
     def act(self, policy: ActsOnBeliefs) -> Gaussian:
         """The joint of belief mean and action (Eqs. 19-20)."""
@@ -92,7 +96,8 @@ class BeliefDistribution(eqx.Module):
     def predict(self, dynamics: Dynamics, mean_action: Gaussian, t: Array | int = 0) -> "BeliefDistribution":
         """Appendix B on that joint."""
         moments, cov = dynamics.belief_moments(mean_action, self.cov, t)
-        return BeliefDistribution(moments.output, cov)
+        following = BeliefDistribution(moments.output, cov)
+        return following if self.looked_from is None else BeliefDistribution(moments.output, cov, following.state)
 
 
 def start(initial: Gaussian, known: tuple[int, ...] = ()) -> BeliefDistribution:

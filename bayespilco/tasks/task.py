@@ -194,6 +194,9 @@ class Task(eqx.Module):
             for name, _ in sensor.of:
                 if name not in names:
                     raise unknown_name(name, names, f"state measured by the sensor {sensor.name!r} of {self.name!r}:")
+            for name, _, _ in sensor.best_at:
+                if name not in names:
+                    raise unknown_name(name, names, f"state in best_at of the sensor {sensor.name!r} of {self.name!r}:")
         for pair in self.rates:
             for name in pair:
                 if name not in names:
@@ -345,7 +348,17 @@ class Task(eqx.Module):
             tuple(sensor.offset for sensor in self.sensed),
             tuple(sensor.dropout for sensor in self.sensed),
             tuple(sensor.period for sensor in self.sensed),
+            **self._noise_growth(),
         )
+
+    def _noise_growth(self) -> dict[str, Any]:
+        """How the noise depends on the state, if it does: `growth` and `best_at` of `Sensors`."""
+        growth = np.zeros((len(self.sensed), self.row_count))
+        best_at, places = np.zeros_like(growth), by_name(self.states)
+        for number, sensor in enumerate(self.sensed):
+            for name, place, distance in sensor.best_at:
+                growth[number, places[name]], best_at[number, places[name]] = distance**-2.0, place
+        return {"growth": growth, "best_at": as_rows(best_at)} if growth.any() else {}
 
     @property
     def true_sensors(self) -> Sensors:

@@ -219,7 +219,8 @@ def _fit_trials(
     where = as_float64(spread_out(x, points))
     model = DirectModel(where, features, kernel_inputs, linear_inputs, structure, sensors)
 
-    starts = [_ordinary_start(x, y, model, workers)]
+    noisier = sensors.mean_relative_noise(guesses.rows[:, :-1][guesses.usable])
+    starts = [_ordinary_start(x, y, model, workers, noisier)]
     if previous is not None:
         starts.append(_warm_start(x, previous.dynamics, model))
     tried = []
@@ -265,15 +266,20 @@ def _frame(start: DirectParameters, x: np.ndarray, y: np.ndarray, model: DirectM
     return _Frame(as_float64(x.mean(axis=0)), spread, size, root)
 
 
-def _ordinary_start(x: np.ndarray, y: np.ndarray, model: DirectModel, workers: Mapper) -> DirectParameters:
-    """The ordinary GP, moved onto the pseudo-inputs, with its noise divided among sensors and plant."""
+def _ordinary_start(
+    x: np.ndarray, y: np.ndarray, model: DirectModel, workers: Mapper, noisier: np.ndarray | float = 1.0
+) -> DirectParameters:
+    """The ordinary GP, moved onto the pseudo-inputs, with its noise divided among sensors and plant.
+
+    Where the sensors' noise depends on the state, it is so many times `noisier` in the data than at its least.
+    """
     fit = fit_marginal(
         x, y, kernel_inputs=model.kernel_inputs, linear_inputs=model.linear_inputs, snr=500.0, workers=workers
     )
     noise = fit.noise_variance
     R, Q = _divided(np.asarray(noise), model)
     residual = y - x @ np.asarray(fit.gp.slope).T - np.asarray(fit.gp.offset)
-    return _onto_points(x, residual, fit.gp, noise, jnp.asarray(R), jnp.asarray(Q), model)
+    return _onto_points(x, residual, fit.gp, noise, jnp.asarray(R / noisier), jnp.asarray(Q), model)
 
 
 def _divided(noise: np.ndarray, model: DirectModel) -> tuple[np.ndarray, np.ndarray]:

@@ -54,8 +54,8 @@ def _one_trial(
 
     def surprise(belief: Belief, z: Array, seen: Array) -> Array:
         """-log N of the entries that were seen; the others have no part in it."""
-        both = seen[:, None] & seen[None, :]
-        H = inverse_root(jnp.where(both, sensors.of_cov(belief.cov) + sensors.R, np.eye(sensors.count)))
+        both, here = seen[:, None] & seen[None, :], sensors.at(belief.mean, belief.cov)
+        H = inverse_root(jnp.where(both, sensors.of_cov(belief.cov) + here.R, np.eye(sensors.count)))
         residual = jnp.where(seen, z - sensors(belief.mean), 0.0)
         whitened = H @ residual
         return jnp.sum(whitened**2) / 2 - jnp.sum(jnp.log(diagonal(H))) + jnp.sum(seen) * LOG_2PI / 2

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
@@ -114,6 +115,8 @@ def without_misfits(
     """
     z, seen = np.asarray(trials.observations), np.asarray(trials.observed)
     residuals = np.abs(z - states @ sensors.C.T - sensors.d)
+    if sensors.growth is not None:  # as they would be where the sensors are at their best
+        residuals /= np.sqrt(jax.vmap(jax.vmap(sensors.relative_noise))(jnp.asarray(states)))
     marks = np.zeros_like(seen)
     for k in range(z.shape[2]):
         there = residuals[..., k][seen[..., k]]
