@@ -249,37 +249,15 @@ class LearnedModel {
     [this.controller, this.states, this.substeps] = [controller, states, 1];
   }
 
-  /** How the outputs of the GP change with `[x, u]`. */
-  slope(joint) {
-    const { arrays: a, description: d } = this.controller;
-    const nothing = zeros(joint.length, joint.length);
-    const input = features(joint, nothing, d.model_angles, d.model_keep);
-    const gain = throughGp(
-      a,
-      input.mean,
-      input.mean.map(() => new Float64Array(input.mean.length))
-    ).gain;
-    return multiply(input.gain, gain);
-  }
-
   /** All rows of the next state. */
   next(rows, u, t, gauss) {
     const { arrays: a, description: d } = this.controller;
     const joint = vector([...rows, ...u]);
-    const nothing = zeros(joint.length, joint.length);
-    const input = features(joint, nothing, d.model_angles, d.model_keep).mean;
-    const y = a.offset.map((offset, o) => {
-      let value = offset + dot(a.slope[o], input);
-      a.inputs.forEach((centre, p) => {
-        let squares = 0;
-        for (let i = 0; i < input.length; i++) squares += ((input[i] - centre[i]) / a.length_scales[o][i]) ** 2;
-        value += a.weights[o][p] * a.signal_variance[o] * Math.exp(-squares / 2);
-      });
-      return value;
-    });
+    const input = features(joint, zeros(joint.length, joint.length), d.model_angles, d.model_keep);
+    const output = throughGp(a, input.mean, zeros(input.mean.length, input.mean.length));
     const known = knownRows(a, rows, u, t);
-    const learned = apply(a.output_matrix, y);
-    const turned = correction(a, this.slope(joint));
+    const learned = apply(a.output_matrix, output.mean);
+    const turned = correction(a, multiply(input.gain, output.gain));
     const moved = apply(a.moves, joint).map((value, i) => value + learned[i]);
     const corrected = apply(turned, moved);
     return known.map((value, i) => value + learned[i] + corrected[i] + Math.sqrt(a.process_noise[i]) * gauss());
