@@ -817,6 +817,33 @@ def sensors(
     console.print(found.sentence, markup=False, style="bold")
 
 
+@app.command(
+    epilog="""**Example**
+
+- `bayespilco belief runs/first`: how far the belief's variance differs from run to run, and what that explains"""
+)
+def belief(
+    directory: Annotated[Path, typer.Argument(help="The directory of a run.")],
+    episode: Annotated[int, typer.Option(help="Of the policy learned from the episodes up to this one.")] = -1,
+    runs: Annotated[int, typer.Option(min=2, help="On plants drawn from the model.")] = 200,
+    task: TaskOption = None,
+    no_cache: NoCacheOption = False,
+) -> None:
+    """Say how random the belief's variance is, and how much of the gap between predicted and executed it explains."""
+    if not no_cache:
+        startup.keep_compiled_code()
+    from bayespilco.console import spread_table
+    from bayespilco.runs import Run
+    from bayespilco.trust.spread import belief_spread
+
+    run = Run.load(directory, task)
+    console = Console(highlight=False)
+    with console.status("simulating the policy on plants drawn from the model"):
+        found = belief_spread(run.task, run.settings, run.record(episode), runs=runs)
+    console.print(spread_table(found))
+    console.print(found.sentence, markup=False, style="bold")
+
+
 def _new_sensors(given: list[str]) -> "list[NewSensor]":
     """From `cart velocity:0.1` to a sensor that does not exist yet."""
     from bayespilco.trust.sensors import NewSensor

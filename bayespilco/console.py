@@ -22,6 +22,7 @@ from bayespilco.runs.display import Display as Display
 from bayespilco.runs.display import moving_bar
 from bayespilco.tasks import Task
 from bayespilco.trust.sensors import Worths
+from bayespilco.trust.spread import Spread
 
 
 def evaluation_sentence(run: Run, executed: Episode) -> str:
@@ -123,6 +124,19 @@ def tasks_table(tasks: dict[str, Task]) -> Table:
     for name, task in tasks.items():
         components = [escape(", ".join(map(str, part))) for part in (task.states, task.actions)]
         table.add_row(f"[bold]{name}[/]", *components, f"{task.steps} steps of {task.dt:.3g} s")
+    return table
+
+
+def spread_table(found: Spread) -> Table:
+    """The belief's standard deviation of each state: predicted, met on average, and how far runs differ in it."""
+    table = Table("state", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("predicted", "met", "predicted / met - 1", "from run to run", "at most"):
+        table.add_column(heading, justify="right")
+    most = np.divide(found.std, found.mean, out=np.zeros_like(found.std), where=found.mean > 0).max(axis=0)
+    for n, name in enumerate(found.names):
+        if found.mean[:, n].any():
+            shares = f"{100 * found.bias[n]:+.0f} %", f"{100 * found.relative[n]:.0f} %", f"{100 * most[n]:.0f} %"
+            table.add_row(name, f"{found.predicted[:, n].mean():.3g}", f"{found.mean[:, n].mean():.3g}", *shares)
     return table
 
 

@@ -2,8 +2,9 @@
 
 Three ways to predict, which together with two ways to execute make the four methods: `Unfiltered` (the policy
 will see raw observations), `Filtered` (it will see the filter's belief) and `MostLikely` (one deterministic
-trajectory, no uncertainty at all). Each is a start and a step; `predict` is the one scan over them, and
-`predict_split` does it from each part of a first state that is spread too widely for one Gaussian (`splitting`).
+trajectory, no uncertainty at all). A fourth, `Mismatched`, foresees what a filter will do that is wrong. Each is a
+start and a step; `predict` is the one scan over them, and `predict_split` does it from each part of a first state that
+is spread too widely for one Gaussian (`splitting`).
 """
 
 import abc
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from bayespilco.control.cost import Cost
@@ -140,6 +142,96 @@ class Filtered(Predictor):
         error = jnp.pad(carry.state.cov - updated.mean.cov, (0, mean_action.size - carry.mean.size))
         state_action = Gaussian(mean_action.mean, mean_action.cov + error)
         return Step(updated.predict(dynamics, mean_action, t), state_action, updated.cov)
+
+
+class StateAndBelief(NamedTuple):
+    """The joint distribution of the latent state and of a belief's mean, and the belief's covariance."""
+
+    both: Gaussian
+    """Of `[X, M]`."""
+    cov: Float[Array, "state state"]
+    """V, as the filter has it. That it is the covariance of `X - M` is what a wrong filter only thinks."""
+
+
+class Mismatched(Predictor):
+    """The policy acts on the belief of a filter that is not the plant's: of another model, or with other noises.
+
+    Of a filter that is right, the mean tells nothing about its own error: `Cov[X, M] = S`, and `Filtered` carries `S`
+    and `V` alone. Of a wrong one that has to be found out, so here the joint of `X` and `M` is carried. From step to
+    step their cross-covariance goes through both models by their gains, as in the authors' later program. That is exact
+    where one of the two is linear.
+    """
+
+    filter: Dynamics
+    """What the filter knows: its model, its noises, its sensors."""
+
+    def start(self, initial: Gaussian, dynamics: Dynamics) -> StateAndBelief:
+        return self._start(initial.mean, initial.cov, initial)
+
+    def _start(self, mean: Float[Array, " state"], cov: Float[Array, "state state"], prior: Gaussian) -> StateAndBelief:
+        """A state `N(mean, cov)`, of which the filter has the prior, and knows what it always knows."""
+        structure, n = self.filter.structure, prior.size
+        known = jnp.asarray(np.diag(np.isin(np.arange(n), structure.known).astype(float)))
+        believed = prior.mean + known @ (mean - prior.mean)
+        both = jnp.block([[cov, cov @ known], [known @ cov, known @ cov @ known]])
+        return StateAndBelief(Gaussian(jnp.concatenate([mean, believed]), both), start(prior, structure.known).cov)
+
+    @property
+    def needs_raw_states(self) -> bool:
+        return False
+
+    @property
+    def can_split(self) -> bool:
+        return True
+
+    def starts(self, initial: Gaussian, dynamics: Dynamics, points: Float[Array, "parts state"]) -> StateAndBelief:
+        """What is split is the latent state; the filter knows nothing of that."""
+        within = splitting.WITHIN * initial.cov
+        shifts = splitting.shifts(initial.cov, points)
+        return jax.vmap(lambda shift: self._start(initial.mean + shift, within, initial))(shifts)
+
+    def state(self, carry: StateAndBelief) -> Gaussian:
+        n = carry.cov.shape[0]
+        return Gaussian(carry.both.mean[:n], carry.both.cov[:n, :n])
+
+    def step(self, carry: StateAndBelief, t: Array, policy: PolicyMap, dynamics: Dynamics) -> Step:
+        (mean, cov), V = self._look(carry, t, dynamics)
+        n = V.shape[0]
+        # The action depends on the belief alone. Whatever goes with M goes with it through the policy's gain.
+        action = policy.belief_moments(Gaussian(mean[n:], cov[n:, n:]), V)
+        with_action = cov[:, n:] @ action.gain
+        mean = jnp.concatenate([mean, action.mean])
+        cov = jnp.block([[cov, with_action], [with_action.T, action.cov]])
+        latent, belief = np.r_[0:n, 2 * n : mean.size], np.r_[n : mean.size]
+        state_action = Gaussian(mean[latent], cov[np.ix_(latent, latent)])
+        # The plant moves from [X, U], the belief from [M, U].
+        x = dynamics.moments(state_action, t)
+        m, following = self.filter.belief_moments(Gaussian(mean[belief], cov[np.ix_(belief, belief)]), V, t)
+        cross = x.gain.T @ cov[np.ix_(latent, belief)] @ m.gain
+        both = Gaussian(jnp.concatenate([x.mean, m.mean]), jnp.block([[x.cov, cross], [cross.T, m.cov]]))
+        return Step(StateAndBelief(both, following), state_action, V)
+
+    def _look(
+        self, carry: StateAndBelief, t: Array, dynamics: Dynamics
+    ) -> tuple[tuple[Array, Array], Float[Array, "state state"]]:
+        """The observation `Z = C X + d + e` is the plant's; what is made of it, `M + K (Z - C M - d)`, the filter's."""
+        (mean, cov), V = (carry.both.mean, carry.both.cov), carry.cov
+        n, state = V.shape[0], self.state(carry)
+        plant = dynamics.sensors.at(state.mean, state.cov)
+        believed = self.filter.sensors.at(mean[n:], cov[n:, n:] + V)
+        Ks, Vs, weights = believed.each_update(V, t)
+        eye, zero = jnp.eye(n), jnp.zeros((n, n))
+
+        def one(K: Array) -> tuple[Array, Array]:
+            A = jnp.block([[eye, zero], [K @ plant.C, eye - K @ believed.C]])
+            added = jnp.concatenate([jnp.zeros(n), K @ (plant.d - believed.d)])
+            return A @ mean + added, A @ cov @ A.T + jnp.pad(K @ plant.R @ K.T, (n, 0))
+
+        means, covs = jax.vmap(one)(Ks)
+        whole = jnp.tensordot(weights, means, axes=1)
+        away = means - whole
+        spread = jnp.tensordot(weights, covs + away[:, :, None] * away[:, None, :], axes=1)
+        return (whole, spread), jnp.tensordot(weights, Vs, axes=1)
 
 
 class MostLikely(Predictor):

@@ -186,6 +186,15 @@ class Sensors(eqx.Module):
         K, updated = (jnp.tensordot(jnp.asarray(weights), part, axes=1) for part in (Ks, each))
         return K, updated, self._learned(K, cov)
 
+    def each_update(
+        self, cov: Float[Array, "state state"], t: Array | int = 0
+    ) -> tuple[Float[Array, "sets state sensor"], Float[Array, "sets state state"], Float[np.ndarray, " sets"]]:
+        """The same without averaging: gain and `V+` for each set of samples that may be seen, and its probability."""
+        precision = jnp.where(self.scheduled(t), 1 / self.noise, 0.0)
+        subsets, weights = self._subsets()
+        Ks, each = jax.vmap(lambda kept: self._update(cov, precision * kept))(jnp.asarray(subsets))
+        return Ks, each, weights
+
     def _learned(self, K: Float[Array, "state sensor"], V: Float[Array, "state state"]) -> Float[Array, "state state"]:
         """`V - V+ = K C V`, without the cancellation."""
         return symmetrise(K @ V if self.is_complete else K @ self.C @ V)
