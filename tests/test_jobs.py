@@ -202,8 +202,9 @@ def test_what_a_restarted_scheduler_forgot_is_submitted_again(tmp_path: Path) ->
 
 def test_a_scheduler_that_is_gone_for_good_is_not_waited_for(tmp_path: Path) -> None:
     there, _ = cluster(tmp_path, forgets=0)
-    there.client.status = "closed"
-    with pytest.raises(
-        ValueError, match=r"tcp://there:8786 is gone: .* run the same command: what is finished is kept"
-    ):
-        run([job(tmp_path, "one")], there)
+
+    def stop(_: Status) -> None:
+        there.client.status = "closed"
+
+    with pytest.raises(ValueError, match=r"tcp://there:8786 is gone: .* run the same command: what is finished is"):
+        run([job(tmp_path, "one")], there, on_status=stop)
