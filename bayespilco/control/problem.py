@@ -109,9 +109,10 @@ def _mean(values_and_gradients: Sequence[tuple[Float[Array, ""], Policy]]) -> tu
 @compiled
 def _prediction(policy: Policy, problem: Problem) -> Prediction:
     given = problem.predictor, policy, problem.dynamics, problem.initial, problem.cost, problem.steps
+    limits, between_steps = problem.limits, problem.objective.between_steps
     if problem.components is None:
-        return predict(*given, limits=problem.limits)
-    return predict_split(*given, problem.components, limits=problem.limits)
+        return predict(*given, limits=limits, between_steps=between_steps)
+    return predict_split(*given, problem.components, limits=limits, between_steps=between_steps)
 
 
 @compiled

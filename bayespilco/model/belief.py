@@ -85,14 +85,17 @@ class BeliefDistribution(eqx.Module):
             spread = symmetrise(Wm @ S @ Wm.T + Wz @ (sensors.of_cov(S + V) + sensors.R) @ Wz.T)
         return BeliefDistribution(Gaussian(self.mean.mean, spread), updated)
 
-    def act(self, policy: ActsOnBeliefs) -> Gaussian:
-        """The joint of belief mean and action (Eqs. 19-20)."""
-        return joint(self.mean, policy.belief_moments(self.mean, self.cov))
+    def act(self, policy: ActsOnBeliefs) -> tuple[Gaussian, Float[Array, "state action"]]:
+        """The joint of belief mean and action (Eqs. 19-20), and the action's gain."""
+        action = policy.belief_moments(self.mean, self.cov)
+        return joint(self.mean, action), action.gain
 
-    def predict(self, dynamics: Dynamics, mean_action: Gaussian, t: Array | int = 0) -> "BeliefDistribution":
-        """Appendix B on that joint."""
+    def predict(
+        self, dynamics: Dynamics, mean_action: Gaussian, t: Array | int = 0
+    ) -> "tuple[BeliefDistribution, Float[Array, 'both state']]":
+        """Appendix B on that joint, and the gain from it to the next belief's mean."""
         moments, cov = dynamics.belief_moments(mean_action, self.cov, t)
-        return BeliefDistribution(moments.output, cov)
+        return BeliefDistribution(moments.output, cov), moments.gain
 
 
 def start(initial: Gaussian, known: tuple[int, ...] = ()) -> BeliefDistribution:
