@@ -54,15 +54,19 @@ def test_python_of_the_readme_runs(tmp_path: Path) -> None:
     assert (tmp_path / "costs.png").exists()
 
 
+ON_A_RUN = ("runs", "when-learning-fails", "learning-curves", "exploration")
+"""Pages whose programs read a run."""
+
+
 @pytest.mark.parametrize(
     "page",
     [
-        *(pytest.param(page, marks=pytest.mark.slow) for page in ("runs", "when-learning-fails", "learning-curves")),
+        *(pytest.param(page, marks=pytest.mark.slow) for page in ON_A_RUN),
         *("own-task", "own-data", "real-plant", "missing-samples", "hidden-states", "costs", "trust"),
     ],
 )
 def test_python_of_the_howtos_runs(page: str, tmp_path: Path) -> None:
-    if page in ("runs", "when-learning-fails", "learning-curves"):
+    if page in ON_A_RUN:
         small_run().save(tmp_path / "runs" / "first")
     programs = blocks(ROOT / "docs" / "howto" / f"{page}.md", "python")
     assert programs
