@@ -22,7 +22,7 @@ from bayespilco.control.objective import OBJECTIVES, Objective, WithinLimits
 from bayespilco.control.policy import Policy
 from bayespilco.control.prediction import Prediction, Predictor
 from bayespilco.control.problem import Problem
-from bayespilco.control.search import Improvement, Judge, search
+from bayespilco.control.search import Improvement, Judge, Recovery, search
 from bayespilco.core.gaussian import Gaussian
 from bayespilco.core.optimise import Reason
 from bayespilco.core.parallel import SERIAL, Mapper
@@ -139,7 +139,8 @@ next policy spins better."""
 def model_structure(task: Task, settings: Settings) -> Kind:
     """The structure of the dynamics that a task is learned with, or a ValueError if it cannot be."""
     if settings.structure == "auto":
-        kind: Kind = "second-order" if task.rates else "free"
+        usual: Kind = "second-order" if task.rates else "free"
+        kind: Kind = usual if task.hidden or task.auto_structure is None else task.auto_structure
     else:
         kind = "second-order" if settings.structure == "second-order" else "free"
     if hidden := task.unrevealed(kind):
@@ -307,6 +308,7 @@ def _train(
         sensors=task.sensors_with(np.ones(len(task.sensed))),
         points=settings.points,
         previous=records[-1].fit if records else None,
+        names=[sensor.name for sensor in task.sensed],
         workers=workers,
         on_progress=on_progress,
     )
@@ -329,9 +331,13 @@ def _improve(
     split = max(settings.evaluations // SPLIT_SHARE, 1) if settings.in_parts else 0
     earlier = [record.policy for record in records]
     judge, starts, refined = None, RANDOM_STARTS, earlier[-1:]
+    last = len(records) + 1 >= settings.episodes
+    recovery = Recovery([(start.weight, task.beginning_at(start).start) for start in task.recover_from])
     if settings.selection != "prediction" and problem.predictor.can_split:
         key, of_judge = jax.random.split(key)
         judge = _judge(task, settings, records, fit, problem, of_judge)
+        of_all = _judge_of_all_starts(task, settings, records, fit, problem, of_judge)
+        recovery = recovery._replace(judge=of_all)
     else:
         exploring = len(records) < EXPLORATION_EPISODES
         stuck = bool(records) and records[-1].predicted_cost > RESTART_THRESHOLD * problem.worst
@@ -345,9 +351,27 @@ def _improve(
         split_evaluations=split,
         refined=refined,
         judge=judge,
+        recovery=recovery if last and recovery.starts else None,
+        round_number=0 if settings.selection == "prediction" else len(records),
         workers=workers,
         on_progress=on_progress,
     )
+
+
+def _judge_of_all_starts(
+    task: Task, settings: Settings, records: Sequence[Record], fit: Fit | OnePlant, problem: Problem, key: Array
+) -> Judge:
+    """The same over all starts that a policy should cope with, weighted."""
+    rest = 1 - sum(start.weight for start in task.recover_from)
+    judges = [(rest, _judge(task, settings, records, fit, problem, key))]
+    for start in task.recover_from:
+        judges.append((start.weight, _judge(task.beginning_at(start), settings, records, fit, problem, key)))
+
+    def judge(policies: Sequence[Policy]) -> np.ndarray:
+        totals: np.ndarray = np.sum([weight * np.asarray(each(policies)) for weight, each in judges], axis=0)
+        return totals
+
+    return judge
 
 
 def _judge(

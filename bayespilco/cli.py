@@ -173,7 +173,7 @@ def bayespilco(
 - `bayespilco learn cart-pole --delay 1 --dropout 0.3`: actions a step late, and three samples of ten lost
 - `bayespilco learn tanks.py:task`: a task of your own, in a file of your own (docs/howto/own-task.md)
 
-**Tasks**: cart-pole, pendulum, double-pendulum, spring, tank, servo (described by `bayespilco tasks`)
+**Tasks**: cart-pole, pendulum, double-pendulum, spring, tank, servo, light-dark (described by `bayespilco tasks`)
 
 **Methods**: bayes-filter, pilco, deisenroth, dallaire (described by `bayespilco methods`)
 

@@ -296,7 +296,8 @@ class TaskEnvironment(gym.Env):
     def _observe(self) -> np.ndarray:
         """What the sensors say; NaN where a sample is lost or not due."""
         sensors = self._sensors
-        noise = np.sqrt(np.asarray(sensors.noise)) * self.np_random.normal(size=sensors.count)
+        here = sensors.at(as_float64(self.rows))
+        noise = np.sqrt(np.asarray(here.noise)) * self.np_random.normal(size=sensors.count)
         z = np.asarray(sensors(as_float64(self.rows))) + noise
         lost = self.np_random.uniform(size=sensors.count) < np.array(sensors.dropout or np.zeros(sensors.count))
         return np.where(np.asarray(sensors.scheduled(self.time)) & ~lost, z, np.nan)

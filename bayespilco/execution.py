@@ -218,14 +218,14 @@ def _run(
     ) -> tuple[tuple[Array, Any], tuple[Array, Array, Array]]:
         x, memory = carry
         error, t, key = inputs
-        z = sensors(x) + error
+        z = sensors(x) + error * _noisier(sensors, x)
         memory, u = executor.step(memory, z, t, key)
         return (plant(x, u, t, jax.random.fold_in(key, 1)), memory), (x, z, u)
 
     chances = jax.random.split(chance, task.steps)
     memory = executor.start(_known_at_first(task, x0))
     (last, _), (x, z, u) = jax.lax.scan(step, (x0, memory), (errors[:-1], jnp.arange(task.steps), chances))
-    z = jnp.concatenate([z, (sensors(last) + errors[-1])[None]])
+    z = jnp.concatenate([z, (sensors(last) + errors[-1] * _noisier(sensors, last))[None]])
     rows = jnp.concatenate([x, last[None]])
     costs = episode_costs(task, rows, u)
     return Episode(z, u, rows[:, : len(task.states)], costs, at_goal(task, rows))
@@ -271,6 +271,11 @@ def _known_at_first(task: Task, x0: Float[Array, " row"]) -> Gaussian:
     """What a controller knows before the first observation: of references, this episode's own levels."""
     rows = np.array(task.reference_rows, dtype=int)
     return Gaussian(task.start.mean.at[rows].set(x0[rows]), task.start.cov)
+
+
+def _noisier(sensors: Sensors, x: Float[Array, " row"]) -> Float[Array, " sensor"] | float:
+    """How many times their least standard deviation the sensors have in a state."""
+    return 1.0 if sensors.growth is None else jnp.sqrt(sensors.relative_noise(x))
 
 
 def _lost(sensors: Sensors, key: Array, times: int) -> Float[Array, "times sensor"] | float:

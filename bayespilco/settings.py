@@ -20,7 +20,7 @@ STRUCTURES: Registry[str] = Registry("structure")
 """What may be known of the dynamics beforehand."""
 STRUCTURES.add("free", "free", "Nothing: every state is learned (the paper's).")
 STRUCTURES.add("second-order", "second-order", "Positions follow their rates: the rates alone are learned.")
-STRUCTURES.add("auto", "auto", "second-order if the task declares rates, else free.")
+STRUCTURES.add("auto", "auto", "second-order if the task declares rates, else free; a task may say otherwise.")
 
 SELECTIONS: Registry[str] = Registry("selection")
 """How the best of the policies that a search finds is selected."""

@@ -9,6 +9,7 @@ How many XLA has is read from `NPROC`, once, when the first array is made. It is
 """
 
 import gc
+import multiprocessing
 import os
 import tempfile
 from pathlib import Path
@@ -66,3 +67,16 @@ def cache_directory() -> Path:
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG rules: a relative path is to be ignored.
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "bayespilco"
+
+
+def available_cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def end_with_parent() -> None:
+    """However the parent ends, even by `kill -9`: nothing may go on writing, or computing, when it is gone."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

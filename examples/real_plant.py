@@ -1,77 +1,38 @@
-"""A plant in another process: learned on over a socket, in real time, within limits.
+"""A plant in another process: learned on over UDP, in real time, within limits, on a line that loses samples.
 
     python examples/real_plant.py
 
 starts the plant, a slide that creeps as it is pushed, as a program of its own, and then learns to bring it to 0.2 m.
-The plant knows nothing of this library: for yours, write a driver like `Slide` that speaks its language.
+For a device of yours, drop `start`, and give its address to `Udp` or the name of its port to `Serial`. The messages are
+lines of text (`bayespilco/deploy/link/messages.py`).
 """
 
-import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-
 from bayespilco import AngleFeatures, Gaussian, Run, SaturatingCost, Task, learn, plants, resume
+from bayespilco.deploy.link import RemotePlant, Udp
 from bayespilco.tasks import Component
 from bayespilco.tasks.task import diagonal
 
 DT, STEPS = 0.1, 20
 TRIES = 20
 """How often the plant is given another chance."""
-
-PLANT = """
-import json, random, socket, time
-server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-server.bind(("127.0.0.1", 0))
-print(server.getsockname()[1], flush=True)
-position, force, then = 0.0, 0.0, time.monotonic()
-while True:
-    message, sender = server.recvfrom(1000)
-    asked, now = json.loads(message), time.monotonic()
-    position, then = position + 0.4 * force * (now - then), now
-    if asked["do"] == "home":
-        position, force = random.gauss(0, 0.01), 0.0
-    if asked["do"] == "push":
-        force = asked["force"]
-    server.sendto(json.dumps(position + random.gauss(0, 0.005)).encode(), sender)
-"""
+LINE = ("--jitter", "0.05", "--drop", "0.02", "--duplicate", "0.1")
+"""The plant's clock is not ours, and some of its samples are lost or come twice."""
 
 
-class Slide:
-    """The driver: asks the plant's process, and waits for its answer."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", PLANT], stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        self.address = ("127.0.0.1", int(self.process.stdout.readline()))
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.socket.settimeout(1.0)
-
-    def ask(self, **message: object) -> float:
-        self.socket.sendto(json.dumps(message).encode(), self.address)
-        return float(json.loads(self.socket.recv(1000)))
-
-    def home(self) -> None:
-        self.ask(do="home")
-
-    def push(self, action: np.ndarray) -> None:
-        self.ask(do="push", force=float(action[0]))
-
-    def read(self) -> np.ndarray:
-        return np.array([self.ask(do="read")])
-
-    def close(self) -> None:
-        self.socket.close()
-        self.process.kill()
-        self.process.communicate()
+def start() -> tuple[subprocess.Popen[str], RemotePlant]:
+    """The plant's process, and the driver that speaks with it."""
+    command = [sys.executable, "-m", "bayespilco.deploy.link.simulator", "slide", "--udp", "0", "--realtime", *LINE]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, RemotePlant(Udp("127.0.0.1", int(process.stdout.readline())), DT)
 
 
-def make(slide: Slide) -> Task:
-    plant = plants.Paced(ready=slide.home, send=slide.push, read=slide.read, dt=DT)
+def make(slide: RemotePlant) -> Task:
     return Task(
         name="slide",
         states=(Component("position", "m"),),
@@ -79,7 +40,7 @@ def make(slide: Slide) -> Task:
         angles=(),
         dt=DT,
         steps=STEPS,
-        plant=plants.Rig(plant, low=[-2.0], high=[2.0]),
+        plant=plants.Rig(slide, low=[-2.0], high=[2.0]),
         action_limits=[1.0],
         initial=Gaussian([0.0], diagonal(0.02)),
         sensor_std=None,
@@ -101,11 +62,14 @@ def learn_on(task: Task, directory: Path) -> Run:
 
 
 if __name__ == "__main__":
-    slide = Slide()
+    process, slide = start()
     try:
         with TemporaryDirectory() as directory:
             run = learn_on(make(slide), Path(directory))
     finally:
         slide.close()
+        process.kill()
+        process.communicate()
+    print(f"samples: {slide.counts}")
     random, learned = (record.executed_cost for record in run.records)
     print(f"random {random:.1f}, learned {learned:.1f} of at most {STEPS + 1}")

@@ -38,6 +38,6 @@ def task() -> Task:
 
 
 if __name__ == "__main__":
-    run = learn(task(), episodes=3, points=15, evaluations=40, progress=True)
+    run = learn(task(), episodes=2, points=15, evaluations=40, progress=True)
     costs = np.asarray(run.evaluate(executions=20).costs).sum(axis=1)
     print(f"random {run.records[0].executed_cost:.1f}, learned {costs.mean():.1f} of at most {run.task.steps + 1}")

@@ -19,7 +19,7 @@ from bayespilco.tasks.task import Kind
 from bayespilco.training.evidence import EvidenceFit
 from bayespilco.training.trajectory import Layout, Parameters
 
-STRUCTURE: Kind = "free"
+STRUCTURE: Kind = "second-order"
 """What learning chooses for this task by itself."""
 
 
@@ -38,20 +38,20 @@ def small_run(records: int = 2) -> Run:
         predicted = eqx.filter_jit(predict)(method.predictor, policy, dynamics, task.initial, task.cost, task.steps)
         made.append(Record(episode, fit, policy, predicted, 10 + number, Reason.CONVERGED))
         executor = method.executor(policy, dynamics)
-    return Run(task, Settings(episodes=records), tuple(made))
+    return Run(task, Settings(episodes=records, structure=STRUCTURE), tuple(made))
 
 
 def _fit(episode: Episode) -> EvidenceFit:
     """What training would return, with parameters that say little: shapes and places are right."""
     task = tasks.spring()
-    features, points = task.dynamics_features, 4
+    features, structure, points = task.features(STRUCTURE), task.structure(STRUCTURE), 4
     z, u = np.asarray(episode.observations)[:-1], np.asarray(episode.actions)
     inputs = np.concatenate([z, u], axis=1)
     centre, scale = inputs.mean(axis=0), inputs.std(axis=0)
     scaled = jnp.asarray((inputs - centre) / scale)
     layout = Layout(
         features,
-        task.structure(),
+        structure,
         task.sensors_with(scale[:2] ** 2),
         task.initial,
         jnp.asarray(centre),
@@ -59,9 +59,9 @@ def _fit(episode: Episode) -> EvidenceFit:
         jnp.asarray(scale[:2]),
         scaled[:points],
     )
-    two = jnp.zeros(2)
-    parameters = Parameters(jnp.zeros((2, 3)), two, two - 1, two - 2, 0.1 * jnp.ones((2, layout.basis_size)))
-    root = jnp.eye(2 * layout.basis_size) + jnp.tril(jnp.full((16, 16), 0.01))
+    one, two, size = jnp.zeros(1), jnp.zeros(2), layout.basis_size
+    parameters = Parameters(jnp.zeros((1, 3)), one, two - 1, two - 2, 0.1 * jnp.ones((1, size)))
+    root = jnp.eye(size) + jnp.tril(jnp.full((size, size), 0.01))
     return EvidenceFit(_dynamics(episode), 12.5, 60, Reason.BUDGET, parameters, layout, root)
 
 
@@ -71,10 +71,10 @@ def _dynamics(episode: Episode) -> Dynamics:
     assert episode.states is not None
     x, u = np.asarray(episode.states), np.asarray(episode.actions)
     inputs = np.concatenate([x[:-1], u], axis=1)
-    slope = np.eye(2, 3)
-    gp = condition(inputs, x[1:], np.full((2, 3), 2.0), np.full(2, 0.5), np.full(2, 1e-4), slope, np.zeros(2))
+    slope = np.array([[0.0, 1.0, 0.0]])
+    gp = condition(inputs, x[1:, 1:], np.full((1, 3), 2.0), np.full(1, 0.5), np.full(1, 1e-4), slope, np.zeros(1))
     sensors = task.sensors_with(np.square([0.021, 0.09]))
-    return Dynamics(gp, task.dynamics_features, sensors, np.full(2, 1e-6), task.structure())
+    return Dynamics(gp, task.features(STRUCTURE), sensors, np.full(2, 1e-6), task.structure(STRUCTURE))
 
 
 def replace_training(monkeypatch: pytest.MonkeyPatch, name: str, fit: Callable[..., object]) -> None:

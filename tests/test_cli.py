@@ -185,7 +185,9 @@ def test_a_run_is_repeated_from_its_configuration() -> None:
     assert run("learn", "spring", "--episodes", "2", "--points", "7", "--executions", "2", "--out", "first") == 0
     assert run("learn", "first/config.toml", "--seed", "5", "--training", "direct") == 0
     config = runs.Config.read(Path("runs/spring-bayes-filter-5/config.toml"))
-    assert config == runs.Config("spring", Settings(episodes=2, points=7, seed=5, training="direct"), executions=2)
+    assert config == runs.Config(
+        "spring", Settings(episodes=2, points=7, seed=5, training="direct", structure="second-order"), executions=2
+    )
 
 
 @pytest.mark.usefixtures("quick")

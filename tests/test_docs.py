@@ -1,6 +1,8 @@
 """What the documents say is so: the README's Python runs, the map of the paper is complete, and its names exist."""
 
 import importlib
+import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -39,46 +41,76 @@ def resolve(name: str) -> Any:
     raise ModuleNotFoundError(name)
 
 
-def said_by(program: str, directory: Path) -> str:
-    """What a program prints in a process of its own, with JAX as users have it: in float32, no checks of shapes."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "NPROC": "1"}
-    command = [sys.executable, "-W", "error", "-c", program]
-    done = subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True)
+IN_ONE_PROCESS = """
+import contextlib, io, json, os, sys, traceback
+found = []
+for page, directory, program in json.load(sys.stdin):
+    os.chdir(directory)
+    said, error = io.StringIO(), ""
+    with contextlib.redirect_stdout(said):
+        try:
+            exec(compile(program, page, "exec"), {"__name__": "__main__"})
+        except BaseException:
+            error = traceback.format_exc()
+    found.append((page, said.getvalue(), error))
+json.dump(found, sys.stdout)
+"""
+"""Programs one after the other, each with names and a directory of its own. What one of them compiles, others find."""
+
+HOWTOS = ["own-task", "own-data", "real-plant", "missing-samples", "hidden-states", "costs", "trust"]
+SLOW_HOWTOS = ["runs", "when-learning-fails", "learning-curves", "exploration"]
+"""Those that go on from a run."""
+one_process = pytest.mark.xdist_group("documents")
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, list[str]]:
+    """What the programs of each page print, with JAX as users have it: in float32, no checks of shapes."""
+    pages = {"README": ROOT / "README.md", "tutorial": ROOT / "docs" / "tutorial.md"}
+    howtos = HOWTOS + (SLOW_HOWTOS if request.config.getoption("--slow") else [])
+    pages |= {page: ROOT / "docs" / "howto" / f"{page}.md" for page in howtos}
+    directory, given = tmp_path_factory.mktemp("documents"), []
+    for page, document in pages.items():
+        (directory / page).mkdir()
+        given += [(page, str(directory / page), program) for program in blocks(document, "python")]
+    small_run().save(directory / "tutorial" / "runs" / "pendulum")
+    export.save(small_run().controller, directory / "tutorial" / "pendulum.controller")
+    for page in SLOW_HOWTOS:
+        small_run().save(directory / page / "runs" / "first")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", IN_ONE_PROCESS],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "NPROC": "1"},
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    texts: dict[str, list[str]] = {"directory": [str(directory)]}
+    for page, text, error in json.loads(done.stdout):
+        texts.setdefault(page, []).append(error or text)
+        if error:
+            texts.setdefault(f"errors of {page}", []).append(error)
+    return texts
 
 
-def test_python_of_the_readme_runs(tmp_path: Path) -> None:
-    (program,) = blocks(ROOT / "README.md", "python")
-    assert re.search(r"^predicted [\d.]+, executed [\d.]+ \+- [\d.]+$", said_by(program, tmp_path), re.MULTILINE)
-    assert (tmp_path / "costs.png").exists()
+@one_process
+def test_python_of_the_readme_runs(said: dict[str, list[str]]) -> None:
+    (text,) = said["README"]
+    assert re.search(r"^predicted [\d.]+, executed [\d.]+ \+- [\d.]+$", text, re.MULTILINE), text
+    assert Path(*said["directory"], "README", "costs.png").exists()
 
 
-ON_A_RUN = ("runs", "when-learning-fails", "learning-curves", "exploration")
-"""Pages whose programs read a run."""
+@one_process
+@pytest.mark.parametrize("page", [*(pytest.param(page, marks=pytest.mark.slow) for page in SLOW_HOWTOS), *HOWTOS])
+def test_python_of_the_howtos_runs(page: str, said: dict[str, list[str]]) -> None:
+    assert said[page]
+    assert f"errors of {page}" not in said, said[f"errors of {page}"]
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        *(pytest.param(page, marks=pytest.mark.slow) for page in ON_A_RUN),
-        *("own-task", "own-data", "real-plant", "missing-samples", "hidden-states", "costs", "trust"),
-    ],
-)
-def test_python_of_the_howtos_runs(page: str, tmp_path: Path) -> None:
-    if page in ON_A_RUN:
-        small_run().save(tmp_path / "runs" / "first")
-    programs = blocks(ROOT / "docs" / "howto" / f"{page}.md", "python")
-    assert programs
-    for program in programs:
-        said_by(program, tmp_path)
-
-
-def test_python_of_the_tutorial_runs(tmp_path: Path) -> None:
+@one_process
+def test_python_of_the_tutorial_runs(said: dict[str, list[str]]) -> None:
     run = small_run()
-    run.save(tmp_path / "runs" / "pendulum")
-    export.save(run.controller, tmp_path / "pendulum.controller")
-    asked, taken_away = (said_by(program, tmp_path) for program in blocks(ROOT / "docs" / "tutorial.md", "python"))
+    asked, taken_away = said["tutorial"]
     assert f"episode 2: executed {run.records[1].executed_cost:.1f}" in asked
     assert taken_away.startswith("spring ") and len(taken_away.splitlines()) == 5
 
@@ -158,3 +190,12 @@ def test_all_dependencies_are_pinned_without_addresses() -> None:
     for requirement in project["dependencies"] + project["optional-dependencies"]["dev"]:
         name = re.match(r"[\w-]+", requirement)[0]  # type: ignore[index]
         assert f"\n{name}==" in pinned, name
+
+
+def test_the_oldest_rich_that_is_allowed_can_be_had_with_typer() -> None:
+    """Minimum versions are installed together by those who keep to them: then typer's own minimum counts as well."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (ours,) = (each for each in project["dependencies"] if each.startswith("rich"))
+    (typers,) = (each for each in importlib.metadata.requires("typer") or [] if each.startswith("rich"))
+    least = [tuple(map(int, re.findall(r"\d+", each.partition(">=")[2]))) for each in (ours, typers)]
+    assert least[0] >= least[1][: len(least[0])], (ours, typers)

@@ -18,6 +18,7 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
 from bayespilco import Gaussian, environments, execute, tasks
+from bayespilco.core.precision import as_float64
 from bayespilco.execution import RandomActions, execute_many
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "inverted_pendulum.py"
@@ -33,6 +34,7 @@ def test_tasks_are_environments(name: str) -> None:
     task = tasks.TASKS[name]()
     first, truth = env.reset(seed=3)
     seen = task.true_sensors.C @ env.unwrapped.rows
+    noise = np.asarray(task.true_sensors.at(as_float64(env.unwrapped.rows)).noise)
     action, u = np.full(len(task.actions), 0.5), np.asarray(task.action_middle + 0.5 * task.action_reach)
     _, reward, terminated, truncated, info = env.step(action)
     expected = jax.jit(task.plant)(truth["state"], u)
@@ -40,7 +42,7 @@ def test_tasks_are_environments(name: str) -> None:
     rows = np.concatenate([env.unwrapped.rows, u])
     assert np.allclose(rows[: len(task.states)], expected)
     assert np.isclose(reward, 1 - float(task.cost(jax.numpy.asarray(rows)))) and not terminated and not truncated
-    assert 0 < np.abs((first - seen) / np.asarray(task.sensor_std)).max() < 6
+    assert 0 < np.abs((first - seen) / np.sqrt(noise)).max() < 6
     picture = env.render()
     assert picture.dtype == np.uint8 and picture.ndim == 3 and np.ptp(picture) > 100, "something should be drawn"
     assert env.spec.max_episode_steps == task.steps

@@ -1,6 +1,8 @@
 """Our training: its Jacobian and gradient, the linear case that is known exactly, and what it promises on few data."""
 
 import functools
+import json
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -17,7 +19,7 @@ from bayespilco.model.episode import Episode, Trials, batch
 from bayespilco.model.sensors import complete
 from bayespilco.model.structure import free
 from bayespilco.training.evidence import EvidenceFit, fit_evidence
-from bayespilco.training.laplace import negative_log_evidence
+from bayespilco.training.laplace import linearise, negative_log_evidence, settle
 from bayespilco.training.placement import spread_out
 from bayespilco.training.trajectory import Layout, Parameters, build, filter_trials
 from tests.oracles import directional_difference
@@ -196,3 +198,37 @@ def test_bad_data_is_refused_with_a_sentence(episode: Episode, points: int, word
     with pytest.raises(ValueError) as caught:
         fit_evidence(batch([episode]), FEATURES, Gaussian([0.0, 0.0], np.eye(2)), points=points)
     assert all(word in str(caught.value) for word in words), caught.value
+
+
+@pytest.mark.parametrize("log_process", [-4.0, -6.0, -8.0])
+def test_weights_are_found_however_little_noise_is_allowed(log_process: float) -> None:
+    """Of a pendulum that is seen by its angle alone. Found with this noise at once, they called most of it noise."""
+    trials, fit = _pendulum_by_its_angle()
+    good = float(linearise(fit.parameters, fit.layout, trials).value)
+    p = eqx.tree_at(
+        lambda p: (p.weights, p.log_process), fit.parameters, (0 * fit.parameters.weights, jnp.full(2, log_process))
+    )
+    assert float(linearise(settle(p, fit.layout, trials), fit.layout, trials).value) < good + 20
+    assert 0.035 < float(jnp.sqrt(fit.dynamics.sensor_noise[0])) < 0.065, "the true one is 0.05"
+
+
+@functools.cache
+def _pendulum_by_its_angle() -> tuple[Trials, EvidenceFit]:
+    stored = json.loads((Path(__file__).parent / "data" / "pendulum_angles.json").read_text())
+    task = tasks.pendulum().with_sensors(["angle"])
+    episodes = [
+        Episode(np.array(z)[:, None], np.array(u)[:, None])
+        for z, u in zip(stored["angles"], stored["torques"], strict=True)
+    ]
+    trials = batch(episodes)
+    fit = fit_evidence(
+        trials,
+        task.features("second-order"),
+        task.start,
+        structure=task.structure("second-order"),
+        sensors=task.sensors_with(np.ones(1)),
+        points=50,
+        evaluations=20,
+        rounds=1,
+    )
+    return trials, fit

@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bayespilco.deploy.files import write
 from bayespilco.experiments.cluster import Cluster
-from bayespilco.experiments.jobs import ATTEMPTS, Job, Local, Place, Status, run
+from bayespilco.experiments.jobs import ATTEMPTS, Job, Local, Place, Status, perform, run
 
 PLACES = ["local", "dask"]
 
@@ -128,6 +129,7 @@ def test_leaving_stops_what_still_runs(tmp_path: Path) -> None:
 COMMAND = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from bayespilco.experiments.jobs import Local, run
 from tests.test_jobs import job
 if __name__ == "__main__":
@@ -167,3 +169,41 @@ def test_a_cluster_that_is_not_there_is_said_so(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("bayespilco.experiments.cluster.CONNECTING", 0.5)
     with pytest.raises(ValueError, match=r"no Dask scheduler at tcp://127\.0\.0\.1:9"):
         Cluster("tcp://127.0.0.1:9", tmp_path)
+
+
+def cluster(directory: Path, forgets: int) -> tuple[Cluster, list[str]]:
+    """A cluster whose scheduler is restarted so many times, each time while a job runs; and what was submitted."""
+    submitted: list[str] = []
+
+    def submit(_: object, asked: Job, *given: object, key: str, pure: bool) -> SimpleNamespace:
+        submitted.append(key)
+        forgotten = len(submitted) <= forgets
+        if not forgotten:
+            perform(asked)
+        status = "lost" if forgotten else "finished"
+        return SimpleNamespace(done=lambda: True, status=status, cancel=lambda: None)
+
+    there = Cluster.__new__(Cluster)
+    there.directory, there.address, there._size = directory, "tcp://there:8786", 0
+    there.client = SimpleNamespace(
+        status="running", submit=submit, scheduler_info=lambda n_workers: {"workers": {"one": {}}}, close=lambda: None
+    )
+    return there, submitted
+
+
+def test_what_a_restarted_scheduler_forgot_is_submitted_again(tmp_path: Path) -> None:
+    there, submitted = cluster(tmp_path, forgets=1)
+    assert run([job(tmp_path, "one")], there) == {}
+    assert len(submitted) == 2 and len(set(submitted)) == 2 and len(pids(tmp_path, "one")) == 1
+    there, submitted = cluster(tmp_path, forgets=100)
+    assert run([job(tmp_path, "two")], there) == {"two": "the Dask scheduler forgot it: was it restarted?"}
+    assert len(submitted) == ATTEMPTS
+
+
+def test_a_scheduler_that_is_gone_for_good_is_not_waited_for(tmp_path: Path) -> None:
+    there, _ = cluster(tmp_path, forgets=0)
+    there.client.status = "closed"
+    with pytest.raises(
+        ValueError, match=r"tcp://there:8786 is gone: .* run the same command: what is finished is kept"
+    ):
+        run([job(tmp_path, "one")], there)

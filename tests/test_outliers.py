@@ -1,25 +1,28 @@
 """Training bears gross outliers: they are named and count as missing. Clean data give the same model, bit for bit."""
 
+import dataclasses
 import functools
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bayespilco import Episode, tasks
+from bayespilco import Episode, algorithm, tasks
 from bayespilco.core.parallel import SERIAL
 from bayespilco.deploy import bridge, logs
 from bayespilco.execution import RandomActions, execute_many
 from bayespilco.model.episode import Trials, batch
 from bayespilco.model.sensors import complete
+from bayespilco.training.direct import DirectFit, fit_direct
 from bayespilco.training.evidence import EvidenceFit, _fit_trials, fit_evidence
 from bayespilco.training.outliers import without_misfits, without_spikes
-from tests.small_run import assert_same
+from tests.small_run import assert_same, replace_training, small_run
 
-SMALL = {"points": 8, "evaluations": 15, "rounds": 1}
+SMALL: dict[str, Any] = {"points": 8, "evaluations": 15, "rounds": 1}
 
 
 @functools.cache
@@ -42,9 +45,15 @@ def spoiled(places: dict[tuple[int, int, int], float]) -> Trials:
     return batch(made)
 
 
-def fit(trials: Trials) -> EvidenceFit:
+def fit(trials: Trials, **more: Any) -> EvidenceFit:
     task = tasks.spring()
-    return fit_evidence(trials, task.dynamics_features, task.initial, **SMALL)  # type: ignore[arg-type]
+    return fit_evidence(trials, task.dynamics_features, task.initial, **SMALL, **more)
+
+
+@functools.cache
+def direct(places: tuple[tuple[tuple[int, int, int], float], ...] = ()) -> DirectFit:
+    task = tasks.spring()
+    return fit_direct(spoiled(dict(places)), task.dynamics_features, task.initial, points=8, evaluations=15)
 
 
 @functools.cache
@@ -64,8 +73,11 @@ def test_clean_data_train_the_same_model_to_the_bit() -> None:
 @pytest.mark.parametrize("off", [1e6, -3.0])
 def test_one_absurd_sample_is_named_and_left_out(off: float) -> None:
     """One that is absurd is found before training, one that is merely impossible after it."""
-    with pytest.warns(UserWarning, match=r"episode 1, row 7, sensor 0 \(.*counts as missing. Look at the data"):
-        found = fit(spoiled({(1, 7, 0): off}))
+    sentence = (
+        r"episode 1, row 7, sensor 'angle of the lid' \(.*counts as missing. Look at the data \(episodes and rows"
+    )
+    with pytest.warns(UserWarning, match=sentence):
+        found = fit(spoiled({(1, 7, 0): off}), names=("angle of the lid", "its rate"))
     noise = np.sqrt(np.asarray(found.dynamics.sensor_noise) / np.asarray(clean().dynamics.sensor_noise))
     assert ((noise > 0.6) & (noise < 1.6)).all(), "as if the sample had been missing"
 
@@ -79,6 +91,29 @@ def test_one_in_a_hundred_samples_may_be_absurd() -> None:
     assert "episode 0, row 12, sensor 1" in text and "episode 2, row 0, sensor 0" in text
     noise = np.sqrt(np.asarray(found.dynamics.sensor_noise) / np.asarray(clean().dynamics.sensor_noise))
     assert ((noise > 0.6) & (noise < 1.6)).all()
+
+
+@pytest.mark.parametrize("off", [1e6, -3.0])
+def test_the_direct_method_bears_an_absurd_sample_as_well(off: float) -> None:
+    with pytest.warns(UserWarning, match=r"episode 1, row 7, sensor 0 \(.*counts as missing. Look at the data"):
+        found = direct((((1, 7, 0), off),))
+    noise = np.sqrt(np.asarray(found.dynamics.sensor_noise) / np.asarray(direct().dynamics.sensor_noise))
+    assert ((noise > 0.6) & (noise < 1.6)).all(), "as if the sample had been missing"
+
+
+def test_learning_says_how_the_sensors_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small_run(2)
+
+    def fit(*_: object, names: list[str], **__: object) -> object:
+        raise ValueError(f"told {names}")
+
+    for training in ("evidence", "direct"):
+        replace_training(monkeypatch, training, fit)
+        with pytest.raises(ValueError, match=r"told \['position', 'velocity'\]"):
+            algorithm.learn_episode(run.task, dataclasses.replace(run.settings, training=training), run.records)
+    still = Episode(np.column_stack([np.arange(9.0), np.ones(9)]), np.ones((8, 1)))
+    with pytest.raises(ValueError, match="The sensor 'velocity' never changes in the data"):
+        fit_evidence(batch([still]), run.task.dynamics_features, run.task.initial, names=["position", "velocity"])
 
 
 def test_what_moves_fast_or_rests_is_no_outlier() -> None:

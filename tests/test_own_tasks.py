@@ -311,7 +311,7 @@ def test_an_interrupted_run_of_ones_own_task_is_resumed(replayed: None, capsys: 
     assert run("learn", "run/config.toml", "--out", "again") == 2
     assert "Unknown task 'my spring'" in (said := capsys.readouterr().err) and "--task file.py:name" in said
     assert run("learn", "run/config.toml", "--task", "mine.py:spring", "--seed", "5", "--out", "again") == 0
-    assert Run.load("again").settings == Settings(episodes=3, seed=5)
+    assert Run.load("again").settings == Settings(episodes=3, seed=5, structure=Run.load("run").settings.structure)
 
 
 def test_a_run_of_a_built_in_task_is_complete(replayed: None) -> None:

@@ -184,6 +184,8 @@ def mass_matrix(name: str, x: np.ndarray) -> np.ndarray:
     if name == "double-pendulum":
         m, l, c = 0.5, 0.5, np.cos(x[0] - x[1])
         return m * l**2 * np.array([[4 / 3, c / 2], [c / 2, 1 / 3]])
+    if name == "light-dark":
+        return np.eye(2)
     return np.array([[{"pendulum": 1 / 3, "spring": 1.0, "servo": 1.0}[name]]])
 
 

@@ -23,7 +23,7 @@ from bayespilco.core.checks import check_integer
 from tests.killed import MOMENTS_OF_A_FILE
 from tests.small_run import assert_same, small_run
 
-SMALL = ("--points", "5", "--evaluations", "3", "--executions", "3")
+SMALL = ("--points", "6", "--evaluations", "3", "--executions", "3")
 """A run that takes seconds."""
 
 
@@ -38,21 +38,22 @@ def files(directory: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in directory.iterdir()}
 
 
-def next_command(directory: Path, episodes: int) -> list[str]:
+def next_command(directory: Path, episodes: int, workers: int = 1) -> list[str]:
     """What a user would do after a kill: begin again if nothing was begun, and go on otherwise."""
+    several = ["--workers", str(workers)]
     if (directory / "config.toml").exists():
-        return ["resume", str(directory)]
-    return ["learn", "spring", "--episodes", str(episodes), *SMALL, "--out", str(directory)]
+        return ["resume", str(directory), *several]
+    return ["learn", "spring", "--episodes", str(episodes), *SMALL, *several, "--out", str(directory)]
 
 
-def watch(process: subprocess.Popen[bytes], directory: Path, in_all: int) -> list[float]:
+def watch(process: subprocess.Popen[bytes], directory: Path) -> list[float]:
     """Let a run end, and measure how many seconds it took to its first file, and then from each to the next."""
     times = [time.monotonic()]
     while process.poll() is None:
         times += [time.monotonic()] * (len(saved(directory)) + 1 - len(times))
         time.sleep(0.002)
     assert process.returncode == 0
-    return [float(gap) for gap in np.diff(times + [times[-1]] * (in_all + 1 - len(times)))]
+    return [float(gap) for gap in np.diff(times + [times[-1]] * (len(saved(directory)) + 1 - len(times)))]
 
 
 def kill_at_random(
@@ -80,23 +81,35 @@ def saved(directory: Path) -> list[str]:
 
 KILLS_PER_RUN = 3
 """Then it is left to end, and another begins: late in a run all kills would fall into its last seconds."""
-MANY = pytest.param(36, 3, marks=[pytest.mark.slow, pytest.mark.timeout(14400)])
+LONG = [pytest.mark.slow, pytest.mark.timeout(14400)]
+MANY = pytest.param(36, 3, 1, False, marks=LONG)
+AFTER_THE_FIRST_EPISODE = pytest.param(int(os.environ.get("KILLS", "200")), 3, 2, True, marks=LONG)
+"""With several workers, and from where the first episode is saved: all kills are after that."""
 
 
-@pytest.mark.parametrize(("kills", "episodes"), [(2, 2), MANY])
-def test_a_run_killed_at_random_moments_ends_the_same(tmp_path: Path, kills: int, episodes: int) -> None:
+@pytest.mark.parametrize(("kills", "episodes", "workers", "begun"), [(2, 2, 1, False), MANY, AFTER_THE_FIRST_EPISODE])
+def test_a_run_killed_at_random_moments_ends_the_same(
+    tmp_path: Path, kills: int, episodes: int, workers: int, begun: bool
+) -> None:
     def go_on(directory: Path) -> subprocess.Popen[bytes]:
-        return start("never", "no", *next_command(directory, episodes))
+        return start("never", "no", *next_command(directory, episodes, workers))
 
     whole = tmp_path / "whole"
-    assert go_on(whole).wait() == 0
+    # What is compiled for it is found by those that will be killed: they are faster.
+    seconds = [gap / 2 for gap in watch(go_on(whole), whole)]
     expected = files(whole)
-    # Once more, as what was compiled for the first is found by the second: so fast are those that will be killed.
-    seconds = watch(go_on(tmp_path / "again"), tmp_path / "again", len(expected))
-    assert files(tmp_path / "again") == expected
+    if begun:
+        process = go_on(tmp_path / "begun")
+        while not (tmp_path / "begun" / "metrics.jsonl").exists():
+            time.sleep(0.002)
+        process.kill()
+        process.wait()
+        assert len(list((tmp_path / "begun").glob("episode-*"))) == 1
     chance, killed, run = random.Random(1), 0, 0
     while killed < kills:
         directory = tmp_path / f"run-{run}"
+        if begun:
+            shutil.copytree(tmp_path / "begun", directory)
         for _ in range(KILLS_PER_RUN):
             if killed == kills or len(saved(directory)) == len(expected):
                 break
@@ -260,7 +273,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole run that need not be learned again: only its writing is tried."""
     directory = tmp_path_factory.mktemp("recorded") / "run"
     run = small_run(2)
-    config = runs.Config("spring", Settings(episodes=2), executions=3)
+    config = runs.Config("spring", run.settings, executions=3)
     with runs.RunDirectory.create(directory, config, run.task) as opened:
         opened.keep(run.records)
         opened.keep_evaluation(jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), run.records[0].episode))
@@ -278,7 +291,7 @@ def _moments(few: list[int]) -> list[object]:
     return [moment if moment in few else pytest.param(moment, marks=pytest.mark.slow) for moment in MOMENTS]
 
 
-@pytest.mark.parametrize("moment", _moments([6, 51]))
+@pytest.mark.parametrize("moment", _moments([51]))  # every system call, without a process of its own: test_crash.py
 def test_a_run_killed_while_it_writes_a_file_ends_the_same(recorded: Path, tmp_path: Path, moment: int) -> None:
     directory = tmp_path / "run"
     begin = ("learn", str(recorded / "config.toml"), "--out", str(directory))

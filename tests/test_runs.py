@@ -228,6 +228,7 @@ def test_a_task_may_have_numbers_of_numpy(tmp_path: Path) -> None:
     # Only the arrays: the rows that the model knows beforehand are those of the task, and so of its new `dt`.
     loaded = Run.load(tmp_path / "run", task)
     assert_same(jax.tree.leaves(loaded.records), jax.tree.leaves(run.records))
+    assert loaded.dynamics.structure.L[0, 1] == 0.125
 
 
 def test_executions_of_another_policy_are_refused(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from bayespilco.control.objective import Objective
 from bayespilco.control.policy import LinearPolicy, Policy
 from bayespilco.control.prediction import Filtered, MostLikely, Prediction
 from bayespilco.control.problem import Problem
-from bayespilco.control.search import improve, search
+from bayespilco.control.search import Recovery, improve, search
+from bayespilco.core.gaussian import Gaussian
 from bayespilco.core.optimise import Reason
 from tests.small_run import small_run
 
@@ -168,3 +169,40 @@ def test_nothing_to_start_from() -> None:
         search(PROBLEM, [], [])
     with pytest.raises(ValueError, match=r"at least one evaluation; given 0"):
         improve(_policy(), PROBLEM, evaluations=0)
+
+
+def test_further_starts_count_with_their_weights() -> None:
+    """J is the weighted mean over all starts, and so is its gradient; the prediction is from the first alone."""
+    pushed = Gaussian(PROBLEM.initial.mean + 1.0, 2.0 * PROBLEM.initial.cov)
+    policy, split = _policy(0.3), PROBLEM.split()
+    joint = split.also_from([(0.3, pushed)])
+    (rest, own), (weight, other) = joint.weighted()
+    assert np.isclose(rest, 0.7) and weight == 0.3
+    assert other.components is not None and split.components is not None
+    assert len(other.components) * 2 == len(split.components)
+    expected = 0.7 * split.value(policy) + 0.3 * other.value(policy)
+    assert np.isclose(joint.value(policy), expected, rtol=1e-12)
+    value, gradient = joint.value_and_gradient(policy)
+    assert np.isclose(float(value), expected, rtol=1e-12)
+    apart = [problem.value_and_gradient(policy)[1] for problem in (own, other)]
+    mixed = jax.tree.map(lambda one, two: 0.7 * one + 0.3 * two, *apart)
+    for found, wanted in zip(jax.tree.leaves(gradient), jax.tree.leaves(mixed), strict=True):
+        assert np.allclose(found, wanted, rtol=1e-9, atol=1e-12)
+    assert np.array_equal(joint.prediction(policy).state_mean[0], split.prediction(policy).state_mean[0])
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_policy_that_recovers_is_kept_if_it_is_better_over_all_starts(kept: bool) -> None:
+    first = improve(_policy(), PROBLEM, evaluations=20).policy
+    pushed = Gaussian(PROBLEM.initial.mean + 1.0, PROBLEM.initial.cov)
+
+    def judge(policies: Sequence[Policy]) -> list[list[float]]:
+        return [[1.0], [0.5 if kept else 1.5]]
+
+    plain = search(PROBLEM, [first], [], evaluations=2, split_evaluations=3)
+    recovery = Recovery([(0.4, pushed)], judge)
+    found = search(PROBLEM, [first], [], evaluations=2, split_evaluations=3, recovery=recovery)
+    same = jax.tree.all(jax.tree.map(np.array_equal, plain.policy, found.policy))
+    assert same is not kept
+    assert not found.problem.others, "what is predicted is from where episodes begin"
+    assert np.isclose(found.cost, found.problem.value(found.policy), rtol=1e-12)

@@ -16,7 +16,7 @@ from scipy.integrate import solve_ivp
 
 from bayespilco import AngleFeatures, Episode, Gaussian, SaturatingCost, Task, execute_many, tasks
 from bayespilco.execution import RandomActions
-from bayespilco.tasks import Component
+from bayespilco.tasks import Component, Start
 from bayespilco.tasks.cart_pole import CART_MASS, GRAVITY, POLE_LENGTH, POLE_MASS, derivative
 from bayespilco.tasks.task import hold
 from tests import golden
@@ -127,7 +127,7 @@ def test_pendulums_obey_lagrange(
         assert np.allclose(left(q, v, slope[size:]), torques(v, u), atol=1e-12)
 
 
-WIDTHS = {"cart-pole": 0.1, "pendulum": 0.5, "double-pendulum": 0.5, "spring": 0.25}
+WIDTHS = {"cart-pole": 0.1, "pendulum": 0.5, "double-pendulum": 0.5, "spring": 0.25, "light-dark": 0.4}
 
 
 @pytest.mark.parametrize("name", WIDTHS)
@@ -178,6 +178,8 @@ def test_sensors_err_independently_per_channel_and_step(name: str) -> None:
     many = execute_many(task, RandomActions(task.action_limits), jax.random.split(jax.random.key(0), 200))
     seen = np.asarray(many.states) @ task.true_sensors.C[:, : len(task.states)].T
     errors = (np.asarray(many.observations) - seen) / np.asarray(task.sensor_std)
+    if task.true_sensors.growth is not None:  # in units of the noise where the plant is
+        errors /= np.sqrt(jax.vmap(jax.vmap(task.true_sensors.relative_noise))(many.states))
     channels = errors.reshape(-1, errors.shape[-1])
     tolerance = 5 / np.sqrt(len(channels))  # five standard errors of a correlation
     assert np.abs(channels.mean(axis=0)).max() < tolerance
@@ -248,6 +250,12 @@ def test_components_say_what_they_are() -> None:
         ({"initial": Gaussian([0.0], [[1.0]])}, "initial must be a Gaussian over the 2 states"),
         ({"policy_kind": "deep"}, "policy_kind must be"),
         ({"sensor_std": None}, "sensor_std is needed for a simulation"),
+        ({"auto_structure": "third-order"}, "auto_structure must be second-order, free or None"),
+        ({"recover_from": (Start("pushed", [0.0], [1.0], 0.2),)}, "recover_from must be starts of 2 states"),
+        (
+            {"recover_from": 2 * (Start("pushed", [0.0, 1.0], [1.0, 1.0], 0.5),)},
+            "recover_from must leave some weight to the initial state",
+        ),
         ({"logged": (Episode(np.zeros((3, 2)), np.zeros((2, 2))),)}, "logged must be episodes of 2 states"),
     ],
 )
@@ -288,3 +296,25 @@ def test_a_derivative_has_one_number_per_state() -> None:
             hold(wrong, 0.1, substeps=1)(x, u)
     as_list = hold(lambda x, u: [x[1], u[0]], 0.1, substeps=3)(x, u)
     assert np.array_equal(as_list, hold(lambda x, u: jnp.stack([x[1], u[0]]), 0.1, substeps=3)(x, u))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (([0.0], [1.0, 1.0], 0.2), "needs a finite mean and a std for every state"),
+        (([np.nan], [1.0], 0.2), "needs a finite mean"),
+        (([0.0], [0.0], 0.2), "needs positive, finite std"),
+        (([0.0], [1.0], 1.0), "weight of the start 'pushed' must be above 0 and below 1; given 1"),
+    ],
+)
+def test_a_start_that_makes_no_sense_is_refused(given: tuple[list[float], list[float], float], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Start("pushed", *given)
+
+
+def test_a_task_can_begin_elsewhere() -> None:
+    task = tasks.cart_pole().with_delay(1)
+    pushed = Start("pushed", (0.0, 0.0, 0.0, 8.0), (0.1, 0.1, 0.4, 3.0), 0.2)
+    start = task.beginning_at(pushed).start
+    assert np.array_equal(start.mean, [0.0, 0.0, 0.0, 8.0, 0.0])
+    assert np.allclose(np.sqrt(np.diagonal(start.cov)), [0.1, 0.1, 0.4, 3.0, 0.0])

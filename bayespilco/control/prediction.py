@@ -107,7 +107,7 @@ class Unfiltered(Predictor):
         return carry
 
     def step(self, carry: Gaussian, t: Array, policy: PolicyMap, dynamics: Dynamics) -> Step:
-        noise = dynamics.sensors.raw_noise(dynamics.structure.plant_states)
+        noise = dynamics.sensors.raw_noise(dynamics.structure.plant_states, carry)
         observed = Gaussian(carry.mean, carry.cov + noise)
         # Cov[X, U] = S_x gain: the sensor's noise moves the action, but not with the state.
         action = policy.moments(observed)
@@ -142,13 +142,17 @@ class Filtered(Predictor):
 
         So what is split is the spread of the belief's mean after the first observation, which adds all of it to the
         start's. Here the share that is between the parts is taken off in advance: until then that spread is "negative".
+        The first observation finds the filter where it is, not where a part will be, so that is where its noise is.
         """
         whole = self.start(initial, dynamics)
         learned = whole.update(dynamics.sensors).mean.cov
         before = whole.mean.cov + (splitting.WITHIN - 1) * learned
-        return jax.vmap(lambda shift: BeliefDistribution(Gaussian(initial.mean + shift, before), whole.cov))(
-            splitting.shifts(learned, points)
-        )
+        looked_from = None if dynamics.sensors.growth is None else whole.state
+
+        def part(shift: Array) -> BeliefDistribution:
+            return BeliefDistribution(Gaussian(initial.mean + shift, before), whole.cov, looked_from)
+
+        return jax.vmap(part)(splitting.shifts(learned, points))
 
     def state(self, carry: BeliefDistribution) -> Gaussian:
         return carry.state
@@ -165,7 +169,8 @@ class Filtered(Predictor):
             """What is handed on is `h = [x, m]`: the state, and the belief's mean, which runs after it."""
             eye = jnp.eye(carry.mean.size)
             # The updated mean is m + K C (x - m) + K e. Then state and mean go on through the same gain.
-            seeing = (dynamics.sensors.expected_update(carry.cov, t)[0] @ dynamics.sensors.C).T
+            sensors = carry.looking(dynamics.sensors)
+            seeing = (sensors.expected_update(carry.cov, t)[0] @ sensors.C).T
             of_state, of_mean = jnp.concatenate([eye, jnp.zeros_like(eye)]), jnp.concatenate([seeing, eye - seeing])
             acting, deciding = (jnp.concatenate([x, of_mean @ of_action], axis=1) for x in (of_state, of_mean))
             return Links(

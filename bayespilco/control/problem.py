@@ -24,7 +24,7 @@ from bayespilco.core.gaussian import Gaussian
 from bayespilco.core.parallel import SERIAL, Mapper
 from bayespilco.core.precision import as_float64, float64
 from bayespilco.model.dynamics import Dynamics
-from bayespilco.model.splitting import points_for
+from bayespilco.model.splitting import PER_DIMENSION, points_for
 
 
 class Problem(NamedTuple):
@@ -41,6 +41,9 @@ class Problem(NamedTuple):
     """The components that the first state is split into (`splitting.standard_points`); None: it is not split."""
     limits: tuple[Bounds, ...] = ()
     """What rows of the state must not exceed, for an objective that asks for it."""
+    others: "tuple[tuple[float, Problem], ...]" = ()
+    """Further problems, each with its weight, such as the same one from another first state. The value of a policy is
+    the weighted mean over all; this one has the weight that is left."""
 
     @property
     def worst(self) -> float:
@@ -62,6 +65,19 @@ class Problem(NamedTuple):
             return self
         return self._replace(components=as_float64(points_for(np.asarray(self.initial.cov), number)))
 
+    @float64
+    def also_from(self, starts: "Sequence[tuple[float, Gaussian]]", number: int = 0) -> "Problem":
+        """The same problem, but policies have to cope with these starts as well, each with its weight.
+
+        Their predictions are split as well, into half as many components: they count less.
+        """
+        others = []
+        for weight, initial in starts:
+            points = points_for(np.asarray(initial.cov), number, PER_DIMENSION // 2)
+            components = as_float64(points) if self.predictor.can_split else None
+            others.append((weight, self._replace(initial=initial, components=components, others=())))
+        return self._replace(others=tuple(others))
+
     def widened(self, factor: float) -> "Problem":
         """The same problem with a wider cost, which is easier to search."""
         return self._replace(cost=self.cost.widened(factor))
@@ -69,18 +85,34 @@ class Problem(NamedTuple):
     @float64
     def value(self, policy: Policy) -> float:
         """The objective of a policy: by default its predicted total cost J. Where it is not finite: the worst."""
+        if self.others:
+            return sum(weight * problem.value(policy) for weight, problem in self.weighted())
         value = float(self.objective(self.prediction(policy)))
         return value if math.isfinite(value) else self.rejected
 
     @float64
     def prediction(self, policy: Policy) -> Prediction:
-        """How a policy will do, step by step."""
+        """How a policy will do, step by step, from this problem's own first state."""
         return _prediction(policy, self)
 
     @float64
     def value_and_gradient(self, policy: Policy, workers: Mapper = SERIAL) -> tuple[Float[Array, ""], Policy]:
         """J and its exact gradient, a policy-shaped tree (Appendix C, by automatic differentiation)."""
-        return _mean(workers.map(_solve, [(policy, half) for half in self.halves()]))
+        weights, problems = zip(*self.pieces(), strict=True)
+        return _weighted(weights, workers.map(_solve, [(policy, problem) for problem in problems]))
+
+    def weighted(self) -> "list[tuple[float, Problem]]":
+        """This problem without the others, and the others, with their weights."""
+        rest = 1 - sum(weight for weight, _ in self.others)
+        return [(rest, self._replace(others=())), *self.others]
+
+    def pieces(self) -> "list[tuple[float, Problem]]":
+        """Problems that can be solved apart, with their weights: J is the weighted sum of theirs."""
+        found = []
+        for weight, problem in self.weighted():
+            halves = problem.halves()
+            found += [(weight / len(halves), half) for half in halves]
+        return found
 
     @float64
     def halves(self) -> "list[Problem]":
@@ -97,11 +129,17 @@ def _solve(policy_and_problem: tuple[Policy, Problem]) -> tuple[Float[Array, ""]
     return _value_and_gradient(*policy_and_problem)
 
 
-def _mean(values_and_gradients: Sequence[tuple[Float[Array, ""], Policy]]) -> tuple[Float[Array, ""], Policy]:
-    """The mean of the values, and of the gradients."""
+def _weighted(
+    weights: Sequence[float], values_and_gradients: Sequence[tuple[Float[Array, ""], Policy]]
+) -> tuple[Float[Array, ""], Policy]:
+    """The weighted sum of the values, and of the gradients."""
     if len(values_and_gradients) == 1:
         return values_and_gradients[0]
-    value, gradient = jax.tree.map(lambda *each: sum(each) / len(each), *values_and_gradients)
+
+    def total(*each: Array) -> Array:
+        return sum((weight * one for weight, one in zip(weights, each, strict=True)), jnp.zeros(()))
+
+    value, gradient = jax.tree.map(total, *values_and_gradients)
     return value, gradient
 
 

@@ -24,6 +24,7 @@ from jaxtyping import Float
 from bayespilco.control.policy import Policy
 from bayespilco.control.prediction import MostLikely
 from bayespilco.control.problem import Problem
+from bayespilco.core.gaussian import Gaussian
 from bayespilco.core.optimise import NotFiniteError, Reason, minimise
 from bayespilco.core.parallel import SERIAL, Mapper
 from bayespilco.core.precision import float64
@@ -39,9 +40,22 @@ WORTH_REFINING = 0.6
 """A policy is refined only if the judge puts it below this share of the highest cost. As long as the
 model knows of no way to the goal, there is nothing to refine."""
 
+HOPEFUL_SHARE = 0.25
+"""As long as no policy is worth refining, policies are compared by their costs on this share of the plants: those where
+they cost least. The mean prefers policies that are not bad anywhere, and nothing is learned from these."""
+
 Curvature = Float[np.ndarray, "parameters parameters"]
 Judge = Callable[[Sequence[Policy]], Sequence[Sequence[float]] | np.ndarray]
 """What each of some policies costs on each of some plants, the same plants for all: a row per policy."""
+
+
+class Recovery(NamedTuple):
+    """What a policy should cope with beside the first state of its problem."""
+
+    starts: Sequence[tuple[float, Gaussian]]
+    """Further first states, each with its weight."""
+    judge: Judge | None = None
+    """What policies cost over all starts, weighted; None: the prediction says it."""
 
 
 class Improvement(eqx.Module):
@@ -111,6 +125,8 @@ def search(
     split_evaluations: int = 0,
     refined: Sequence[Policy] = (),
     judge: Judge | None = None,
+    recovery: "Recovery | None" = None,
+    round_number: int = 0,
     workers: Mapper = SERIAL,
     on_progress: Callable[[float, float], object] | None = None,
 ) -> Improvement:
@@ -131,6 +147,8 @@ def search(
         split_evaluations: The budget on each of the `SPLITS` splits; 0: no split predictions.
         refined: Earlier policies that were refined on split predictions.
         judge: Says which policies are refined, and which one is kept; None: the predicted cost does.
+        recovery: Further starts that the refined policy is at last refined for as well; None: there are none.
+        round_number: Every round has splits of its own, so that policies do not learn the same ones by heart.
         on_progress: Called with the fraction done and the best cost so far.
 
     Returns:
@@ -142,8 +160,11 @@ def search(
     contest = evaluations if judge is None else max(evaluations // 2, 1)
     descents = _first_descents(problem, earlier, random, evaluations, contest, workers)
     can_split = split_evaluations > 0 and problem.predictor.can_split
-    splits = [problem.split(number) for number in range(SPLITS)] if can_split else []
-    progress = _Progress(len(descents) + len(splits), on_progress)
+    numbers = range(SPLITS * round_number, SPLITS * (round_number + 1))
+    splits = [problem.split(number) for number in numbers] if can_split else []
+    if not splits:
+        recovery = None
+    progress = _Progress(len(descents) + len(splits) * (1 if recovery is None else 2), on_progress)
 
     def watched(descent: _Descent) -> Improvement:
         found = _descend(descent, progress.within(contest))
@@ -154,9 +175,13 @@ def search(
     progress.finished = len(descents)
     if judge is not None:
         others = evaluations - contest
-        return _judged(problem, found, splits, refined, (others, split_evaluations), judge, workers, progress)
-    best = min(found, key=lambda each: each.cost)
-    return _refine(best, splits, refined, split_evaluations, workers, progress)
+        best = _judged(problem, found, splits, refined, (others, split_evaluations), judge, workers, progress)
+    else:
+        best = min(found, key=lambda each: each.cost)
+        best = _refine(best, splits, refined, split_evaluations, workers, progress)
+    if recovery is None or best.cost > WORTH_REFINING * problem.worst:
+        return best
+    return _recovering(best, splits, recovery, split_evaluations, workers, progress)
 
 
 def _first_descents(
@@ -199,14 +224,19 @@ def _judged(
 
     What a refinement gains is often less than the judge can tell. So the refined policy is kept unless it is clearly
     worse: then it has overfitted the few splits that it has seen.
+
+    Where no policy leads to the goal on most plants, one is kept that does on some: if the plant is one of these, it is
+    learned at once, and if not, that is learned (optimism in the face of uncertainty).
     """
     # The curvature around one good policy is a better guess for another than none: see `_refine`.
     candidates = [*found, *(_as_found(policy, problem, found[0].curvature) for policy in earlier)]
     costs = np.asarray(judge([each.policy for each in candidates]))
-    first = int(np.argmin(costs.mean(axis=1)))
+    worth_refining = costs.mean(axis=1).min() < WORTH_REFINING * problem.worst
+    scores = costs.mean(axis=1) if worth_refining else np.array([_hopeful(row).mean() for row in costs])
+    first = int(np.argmin(scores))
     best = candidates[first]
     on_one_gaussian, on_each_split = budgets
-    if splits and costs[first].mean() < WORTH_REFINING * problem.worst:
+    if splits and worth_refining:
         tried = _refine(best, splits, (), on_each_split, workers, progress)
     elif on_one_gaussian > 0:
         goes_on = _Descent(best.policy, [(problem, on_one_gaussian)], best.curvature)
@@ -214,12 +244,41 @@ def _judged(
     else:
         tried = best
     if tried is not best:
-        loss = np.asarray(judge([tried.policy]))[0] - costs[first]
+        after = np.asarray(judge([tried.policy]))[0]
+        loss = after - costs[first] if worth_refining else _hopeful(after) - _hopeful(costs[first])
         best = tried if loss.mean() <= loss.std() / np.sqrt(len(loss)) else best
     if splits and best.problem is not splits[-1]:  # its prediction should be as accurate as that of refined policies
         cost = splits[-1].value(best.policy)
         return Improvement(best.policy, splits[-1], cost, best.evaluations, best.stopped, best.history, best.curvature)
     return best
+
+
+def _hopeful(costs: np.ndarray) -> np.ndarray:
+    """The lowest of some costs: on those plants that a policy is best for."""
+    return np.sort(costs)[: max(round(HOPEFUL_SHARE * len(costs)), 1)]
+
+
+def _recovering(
+    best: Improvement,
+    splits: Sequence[Problem],
+    recovery: Recovery,
+    evaluations: int,
+    workers: Mapper,
+    progress: "_Progress",
+) -> Improvement:
+    """Refine the best policy for further starts as well, and keep it if it is better over all starts."""
+    joint = [split.also_from(recovery.starts, number) for number, split in enumerate(splits)]
+    tried = _refine(best, joint, (), evaluations, workers, progress)
+    if recovery.judge is None:
+        better = tried.cost <= joint[-1].value(best.policy)
+    else:
+        before, after = np.asarray(recovery.judge([best.policy, tried.policy]))
+        better = after.mean() <= before.mean()
+    if not better:
+        return best
+    own = splits[-1]
+    total = best.evaluations + tried.evaluations
+    return Improvement(tried.policy, own, own.value(tried.policy), total, tried.stopped, tried.history, tried.curvature)
 
 
 def _as_found(policy: Policy, problem: Problem, curvature: Curvature) -> Improvement:

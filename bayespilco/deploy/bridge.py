@@ -96,6 +96,8 @@ def _filter_arrays(dynamics: Dynamics, names: tuple[str, ...]) -> dict[str, Any]
     }
     arrays: dict[str, Any] = {name: getattr(gp, name) for name in (*names, "precision")}
     arrays |= {name: zero if getattr(gp, name) is None else getattr(gp, name) for name, zero in certain.items()}
+    if dynamics.sensors.growth is not None:
+        arrays |= {"sensor_growth": dynamics.sensors.growth, "sensor_best_at": dynamics.sensors.best_at}
     return arrays | {
         "output_matrix": dynamics.structure.B,
         "correction": dynamics.structure.H,

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from bayespilco import interrupts, startup
-from bayespilco.runs.workers import available_cores, end_with_parent
+from bayespilco.startup import available_cores, end_with_parent
 
 ATTEMPTS = 3
 """How often a job is started before its place is taken to be at fault."""

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
 from bayespilco.control.cost import QuadraticCost, SaturatingCost
 from bayespilco.control.policy import Policy
@@ -101,7 +100,9 @@ def goal(task: Task) -> jax.Array:
 
 def rank_sum(ours: np.ndarray, other: np.ndarray) -> Numbers:
     """Wilcoxon's rank-sum test of two samples of executed costs; a negative statistic: ours are lower."""
-    test = stats.ranksums(ours, other)
+    from scipy.stats import ranksums  # only here: importing it takes long
+
+    test = ranksums(ours, other)
     return {"statistic": float(test.statistic), "p": float(test.pvalue)}
 
 

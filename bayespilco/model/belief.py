@@ -63,11 +63,19 @@ class BeliefDistribution(eqx.Module):
     """`M ~ N(mu, S)`."""
     cov: Float[Array, "state state"]
     """`V`."""
+    looked_from: Gaussian | None = None
+    """The latent state as the next observation meets it, if that is not `state` (`control.prediction.Filtered.starts`).
+    The noise of sensors may depend on it."""
 
     @property
     def state(self) -> Gaussian:
         """The latent state (Eq. 21): the distribution over beliefs, flattened."""
         return Gaussian(self.mean.mean, self.mean.cov + self.cov)
+
+    def looking(self, sensors: Sensors | Array) -> Sensors:
+        """The sensors, with the noise that they have where the state is expected."""
+        where = self.state if self.looked_from is None else self.looked_from
+        return as_sensors(sensors).at(where.mean, where.cov)
 
     def update(self, sensors: Sensors | Array, how: Update = "conserving", t: Array | int = 0) -> "BeliefDistribution":
         """What an observation not yet made will do to the belief (Eqs. 15-16, corrected).
@@ -76,14 +84,14 @@ class BeliefDistribution(eqx.Module):
         the mean gains exactly what the belief's covariance loses: `S + V` is conserved. The paper sets `Cov[M, Z] = 0`
         ("literal"), which loses variance at every step.
         """
-        S, V, sensors = self.mean.cov, self.cov, as_sensors(sensors)
+        S, V, sensors = self.mean.cov, self.cov, self.looking(sensors)
         Wz, updated, learned = sensors.expected_update(V, t)
         if how == "conserving":
             spread = S + learned
         else:
             Wm = jnp.eye(V.shape[0]) - Wz @ sensors.C
             spread = symmetrise(Wm @ S @ Wm.T + Wz @ (sensors.of_cov(S + V) + sensors.R) @ Wz.T)
-        return BeliefDistribution(Gaussian(self.mean.mean, spread), updated)
+        return BeliefDistribution(Gaussian(self.mean.mean, spread), updated, self.looked_from)
 
     def act(self, policy: ActsOnBeliefs) -> tuple[Gaussian, Float[Array, "state action"]]:
         """The joint of belief mean and action (Eqs. 19-20), and the action's gain."""
@@ -95,7 +103,10 @@ class BeliefDistribution(eqx.Module):
     ) -> "tuple[BeliefDistribution, Float[Array, 'both state']]":
         """Appendix B on that joint, and the gain from it to the next belief's mean."""
         moments, cov = dynamics.belief_moments(mean_action, self.cov, t)
-        return BeliefDistribution(moments.output, cov), moments.gain
+        following = BeliefDistribution(moments.output, cov)
+        if self.looked_from is not None:
+            following = BeliefDistribution(moments.output, cov, following.state)
+        return following, moments.gain
 
 
 def start(initial: Gaussian, known: tuple[int, ...] = ()) -> BeliefDistribution:

@@ -1,13 +1,22 @@
 """Sensors: how a state becomes an observation, and what an observation says about a state.
 
-    z = C x + d + e,      e ~ N(0, R),  R diagonal
+    z = C x + d + e,      e ~ N(0, R(x)),      R diagonal,      R_i(x) = r_i (1 + sum_j g_ij (x_j - l_ij)^2)
 
-There may be fewer sensors than states (some are hidden), as many, or more. A sensor may be slow (a sample every
+The noise may depend on the state: a camera sees well near a light. Where the growth `g` is zero R is constant. There
+may be fewer sensors than states (some are hidden), as many, or more. A sensor may be slow (a sample every
 `period` steps) and may lose samples at random (`dropout`). This is the only place that knows; prediction, execution,
 training, the exported controller and logs all ask here. With `P = C' R^-1 C` over the sensors that were seen:
 
     executed    V+ = (V^-1 + P)^-1      m+ = m + V+ C' R^-1 (z - C m - d)
     predicted   V+ the same             S+ = S + (V - V+)                       (S + V is conserved)
+
+Here R is what the filter, or the prediction, expects of it (`Sensors.at`). If the state is `N(m, V)` that is
+
+    E[R_i(x)] = r_i (1 + sum_j g_ij ((m_j - l_ij)^2 + V_jj))
+
+The noise has mean zero wherever the state is. So with this R the update is the best linear one, and `V+` is exactly the
+covariance of its error. Under a distribution over beliefs the expectation is that of the latent state, `N(mu, S + V)`.
+There `V+` is concave in R, so the V that is predicted with the expected R is, on average, above those that are met.
 """
 
 import itertools
@@ -20,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from bayespilco.core.gaussian import diagonal, diagonal_matrix, symmetrise
+from bayespilco.core.gaussian import Gaussian, diagonal, diagonal_matrix, symmetrise
 from bayespilco.core.linalg import inverse_root, shrink_diagonal
 from bayespilco.core.precision import as_float64, is_concrete, optional_float64
 from bayespilco.model.structure import Rows, as_rows
@@ -48,6 +57,10 @@ class Sensors(eqx.Module):
     """Steps between samples, per sensor, the first at step 0; empty for a sample at every step."""
     correlation: Float[Array, "sensor sensor"] | None = eqx.field(converter=optional_float64, default=None)
     """R without its diagonal, where the noise of sensors is correlated; None where it is not."""
+    growth: Float[Array, "sensor state"] | None = eqx.field(converter=optional_float64, default=None)
+    """g: how much the variances grow with the distance from `best_at`, relative to `noise`; None: they do not."""
+    best_at: Rows = eqx.field(static=True, default=(), converter=as_rows)
+    """l, where a sensor has its least noise, which is `noise`; of shape (sensor, state), empty without `growth`."""
 
     def __check_init__(self) -> None:
         p = len(self.matrix)
@@ -61,6 +74,22 @@ class Sensors(eqx.Module):
                 raise ValueError(f"{name} must have one entry per sensor ({p}), or none; given {getattr(self, name)}.")
         if is_concrete(self.noise) and not (np.isfinite(self.noise) & (np.asarray(self.noise) > 0)).all():
             raise ValueError(f"sensor_noise must be finite and positive; given {np.asarray(self.noise)}.")
+        if self.growth is not None:
+            self._check_growth(self.growth)
+
+    def _check_growth(self, growth: Array) -> None:
+        shape = self.C.shape
+        if growth.shape != shape or np.shape(self.best_at) != shape:
+            raise ValueError(
+                f"growth and best_at of Sensors must have one entry per sensor and state, shape {shape}; given "
+                f"{growth.shape} and {np.shape(self.best_at)}."
+            )
+        if is_concrete(growth) and not (np.isfinite(growth) & (np.asarray(growth) >= 0)).all():
+            raise ValueError(f"growth of Sensors must be finite and not negative; given {np.asarray(growth)}.")
+        if not np.isfinite(self.best_at).all():
+            raise ValueError(f"best_at of Sensors must be finite; given {self.best_at}.")
+        if self.correlation is not None:
+            raise ValueError("The noise of sensors may depend on the state or be correlated, not both.")
 
     @property
     def count(self) -> int:
@@ -90,6 +119,33 @@ class Sensors(eqx.Module):
         changed: Sensors = eqx.tree_at(lambda sensors: sensors.noise, self, as_float64(noise))
         return changed
 
+    def relative_noise(
+        self, mean: Float[Array, " state"], cov: Float[Array, "state state"] | None = None
+    ) -> Float[Array, " sensor"] | float:
+        """How many times `noise` the variances are expected to be where the state is `mean`, or `N(mean, cov)`."""
+        if self.growth is None:
+            return 1.0
+        squares = (mean - np.array(self.best_at)) ** 2
+        squares = squares if cov is None else squares + diagonal(cov)
+        return 1.0 + jnp.sum(self.growth * squares, axis=1)
+
+    def at(self, mean: Float[Array, " state"], cov: Float[Array, "state state"] | None = None) -> "Sensors":
+        """The sensors as they are where the state is `mean`, or on average where it is `N(mean, cov)`.
+
+        Their noise is what is expected there, and depends on the state no longer.
+        """
+        if self.growth is None:
+            return self
+        noise = self.noise * self.relative_noise(mean, cov)
+        return Sensors(noise, self.matrix, self.offset, self.dropout, self.period)
+
+    def mean_relative_noise(self, states: Float[np.ndarray, "points state"]) -> Float[np.ndarray, " sensor"] | float:
+        """`relative_noise`, on average over these states."""
+        if self.growth is None:
+            return 1.0
+        means: np.ndarray = np.asarray(jax.vmap(self.relative_noise)(as_float64(states))).mean(axis=0)
+        return means
+
     def __call__(self, x: Float[Array, " state"]) -> Float[Array, " sensor"]:
         """What the sensors would say without noise."""
         return x if self.is_complete else jnp.asarray(self.C) @ x + self.d
@@ -108,8 +164,8 @@ class Sensors(eqx.Module):
         self, mean: Float[Array, " state"], cov: Float[Array, "state state"], z: Float[Array, " sensor"]
     ) -> tuple[Float[Array, " state"], Float[Array, "state state"]]:
         """Combine a belief with an observation (Eqs. 7-9), with its finite entries: NaN is a missing sample."""
-        seen = jnp.isfinite(z)
-        K, updated = self._update(cov, jnp.where(seen, 1 / self.noise, 0.0))
+        seen, here = jnp.isfinite(z), self.at(mean, cov)
+        K, updated = here._update(cov, jnp.where(seen, 1 / here.noise, 0.0))
         return mean + K @ jnp.where(seen, z - self(mean), 0.0), updated
 
     def expected_update(
@@ -117,8 +173,10 @@ class Sensors(eqx.Module):
     ) -> tuple[Float[Array, "state sensor"], Float[Array, "state state"], Float[Array, "state state"]]:
         """What an observation not yet made will do: its gain K, `V+`, and what is learned, `V - V+`.
 
-        Averaged exactly over the samples that may be lost.
+        Averaged exactly over the samples that may be lost. If the noise depends on the state, ask `at` first.
         """
+        if self.growth is not None:
+            raise ValueError("The noise of these sensors depends on the state: say where it is, `sensors.at(...)`.")
         precision = jnp.where(self.scheduled(t), 1 / self.noise, 0.0)
         subsets, weights = self._subsets()
         if len(subsets) == 1:
@@ -172,21 +230,31 @@ class Sensors(eqx.Module):
         C = self.C
         return bool(np.linalg.matrix_rank(C[:, :states]) == states and not C[:, states:].any())
 
-    def raw_noise(self, states: int) -> Float[Array, "state state"]:
+    def raw_noise(self, states: int, where: Gaussian | None = None) -> Float[Array, "state state"]:
         """The error's covariance if the first `states` states are estimated from one observation alone.
 
         Rows behind them are known exactly.
+
+        Args:
+            where: The distribution of the state, on which the noise may depend.
         """
         C = self.C[:, :states]
+        here = self if where is None else self.at(where.mean, where.cov)
         if C.shape == (states, states) and (np.eye(states) == C).all():
-            noise = self.R
+            noise = here.R
+        elif here is not self:  # the weights of `raw_estimate` stay as they are
+            A = jax.vmap(lambda z: self.raw_estimate(z + self.d, states))(jnp.eye(self.count)).T
+            noise = (A * here.noise) @ A.T
         else:
             H = inverse_root(C.T @ (C / self.noise[:, None]))
             noise = H.T @ H
         return jnp.pad(noise, (0, self.C.shape[1] - states))
 
     def raw_estimate(self, z: Float[Array, " sensor"], states: int) -> Float[Array, " estimated"]:
-        """The first `states` states as one observation alone tells them, by weighted least squares."""
+        """The first `states` states as one observation alone tells them, by weighted least squares.
+
+        Where the state is, is not known here: the weights are those of the least noise.
+        """
         C = self.C[:, :states]
         if C.shape == (states, states) and (np.eye(states) == C).all():
             return z - self.d

@@ -14,7 +14,6 @@ import functools
 
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
 from jaxtyping import Array, Float
 
 PER_DIMENSION = 4
@@ -31,21 +30,24 @@ def shifts(cov: Float[Array, "dim dim"], points: Float[Array, "parts dim"]) -> F
     return means
 
 
-def points_for(cov: np.ndarray, way: int = 0) -> Float[np.ndarray, "parts dim"]:
+def points_for(cov: np.ndarray, way: int = 0, per_dimension: int = PER_DIMENSION) -> Float[np.ndarray, "parts dim"]:
     """Standard points for a Gaussian that may be singular: none are spent where it has no variance.
 
     `shifts` goes along the eigenvectors, in ascending order of their eigenvalues.
     """
     values = np.linalg.eigvalsh(cov)
     rank = max(int((values > 1e-12 * max(values.max(initial=0.0), 1e-300)).sum()), 1)
-    return np.pad(standard_points(rank, way), ((0, 0), (len(values) - rank, 0)))
+    return np.pad(standard_points(rank, way, per_dimension), ((0, 0), (len(values) - rank, 0)))
 
 
 @functools.cache
-def standard_points(size: int, way: int = 0) -> Float[np.ndarray, "parts dim"]:
+def standard_points(size: int, way: int = 0, per_dimension: int = PER_DIMENSION) -> Float[np.ndarray, "parts dim"]:
     """Points spread like `N(0, I)`: evenly, in pairs of opposites, with exactly this mean and covariance."""
-    engine = scipy.stats.qmc.Halton(size, seed=way)
-    half = scipy.stats.qmc.MultivariateNormalQMC(np.zeros(size), engine=engine).random(PER_DIMENSION * size // 2)
+    from scipy.stats import qmc  # only here: it would be a third of the time that importing the library takes
+
+    half = qmc.MultivariateNormalQMC(np.zeros(size), engine=qmc.Halton(size, seed=way)).random(
+        per_dimension * size // 2
+    )
     points = np.concatenate([half, -half])
     root = np.linalg.cholesky(points.T @ points / len(points))
     return np.linalg.solve(root, points.T).T

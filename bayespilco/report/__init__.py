@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from bayespilco.algorithm import METHODS
 from bayespilco.core.checks import unknown_name
 from bayespilco.deploy.files import write
+from bayespilco.execution import Filtered
 from bayespilco.model.episode import Episode
 from bayespilco.report.costs import draw_costs as draw_costs
 from bayespilco.report.learning import draw_learning as draw_learning
@@ -19,6 +21,8 @@ from bayespilco.report.poses import draw_poses as draw_poses
 from bayespilco.report.run_page import page as page
 from bayespilco.report.states import draw_states as draw_states
 from bayespilco.report.style import darken as darken
+from bayespilco.report.unseen import Beliefs, filter_of
+from bayespilco.report.unseen import beliefs as beliefs_along
 from bayespilco.runs import Run, RunDirectory, load_evaluation, read_promises
 from bayespilco.runs.directory import REPORT
 
@@ -43,7 +47,18 @@ def figure(run: Run, executed: Episode, kind: str = "costs") -> Figure:
         return draw_states(run, executed)
     if executed.states is None:
         raise ValueError("These executions have no latent states to draw: they were not simulated.")
-    return draw_poses(run.task, np.asarray(executed.states)[0])
+    return draw_poses(run.task, np.asarray(executed.states)[0], beliefs=_beliefs(run, executed))
+
+
+def _beliefs(run: Run, executed: Episode) -> Beliefs | None:
+    """Of the filter along the first execution, if it can be drawn: the plant is in a plane."""
+    assert run.task.pose is not None and executed.states is not None, "asked by the caller"
+    record, first = run.records[-1], np.asarray(executed.states)[0, 0]
+    filters = isinstance(METHODS[run.method].executor(record.policy, record.dynamics), Filtered)
+    if run.task.pose(first).plane is None or not filters:
+        return None
+    controller = filter_of(run.task, record.policy, record.dynamics)
+    return beliefs_along(controller, np.asarray(executed.observations)[0], np.asarray(executed.actions)[0])
 
 
 def save(drawn: Figure, path: Path | str) -> None:
@@ -71,7 +86,8 @@ def save_figures(run: Run, executed: Episode, directory: Path | str) -> list[Pat
     if executed.states is not None:
         figures["states.png"] = draw_states(run, executed)
         if run.task.pose is not None:
-            figures["poses.png"] = draw_poses(run.task, np.asarray(executed.states)[0])
+            beliefs = _beliefs(run, executed)
+            figures["poses.png"] = draw_poses(run.task, np.asarray(executed.states)[0], beliefs=beliefs)
     paths = []
     for name, figure in figures.items():
         picture = BytesIO()
@@ -80,7 +96,7 @@ def save_figures(run: Run, executed: Episode, directory: Path | str) -> list[Pat
         write(paths[-1], picture.getvalue())
     if "poses.png" in figures:
         paths.append(Path(directory) / "motion.gif")
-        animate(run.task, np.asarray(executed.states)[0], paths[-1])
+        animate(run.task, np.asarray(executed.states)[0], paths[-1], beliefs)
     return paths
 
 

@@ -58,10 +58,10 @@ def make(task: Task, choices: Sequence[Choice], observations: np.ndarray, title:
         choices: The policies to choose from, all for the same task.
         observations: Recorded ones, on which the page compares itself with Python.
     """
-    setup = _setup(task, choices[0].dynamics)
-    setup["choices"] = [_embedded(task, choice, observations[:COMPARED]) for choice in choices]
+    content = setup(task, choices[0].dynamics)
+    content["choices"] = [_embedded(task, choice, observations[:COMPARED]) for choice in choices]
     foot = f"Made with bayespilco {VERSION}. One file: it runs without a network."
-    return assemble("playground.html", styles=STYLES, scripts=SCRIPTS, data=setup, title=title, lead=lead, foot=foot)
+    return assemble("playground.html", styles=STYLES, scripts=SCRIPTS, data=content, title=title, lead=lead, foot=foot)
 
 
 def equation_of(task: Task) -> str | None:
@@ -69,7 +69,7 @@ def equation_of(task: Task) -> str | None:
     return next((name for name, make in TASKS.items() if make().plant is task.plant), None)
 
 
-def _setup(task: Task, dynamics: Dynamics) -> dict[str, Any]:
+def setup(task: Task, dynamics: Dynamics) -> dict[str, Any]:
     """What the page knows of the task, beside the controllers."""
     n = len(task.states)
     unit = task.sensors_with(np.ones(len(task.sensed)))
@@ -100,8 +100,16 @@ def _setup(task: Task, dynamics: Dynamics) -> dict[str, Any]:
         ],
         "loops": drift is not None and bool(np.abs(np.asarray(drift).sum(axis=0)).max() < 1e-6),
         "sensors": [
-            {"of": row, "offset": sensor.offset, "std": std, "dropout": sensor.dropout, "period": sensor.period}
-            for sensor, row, std in zip(task.sensed, unit.C, noise, strict=True)
+            {
+                "of": row,
+                "offset": sensor.offset,
+                "std": std,
+                "dropout": sensor.dropout,
+                "period": sensor.period,
+                "growth": [] if unit.growth is None else unit.growth[number],
+                "best_at": [] if unit.growth is None else unit.best_at[number],
+            }
+            for number, (sensor, row, std) in enumerate(zip(task.sensed, unit.C, noise, strict=True))
         ],
         "estimate": [row if sensors else None for row, sensors in zip(estimate, told, strict=True)],
         "told": told,

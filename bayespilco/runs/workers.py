@@ -7,7 +7,6 @@ depend on who helps.
 
 import contextlib
 import multiprocessing
-import os
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -16,14 +15,11 @@ from typing import Any, TypeVar
 
 from bayespilco import interrupts
 from bayespilco.core.precision import float64
+from bayespilco.startup import available_cores as available_cores
+from bayespilco.startup import end_with_parent
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-def available_cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class WorkerPool:
@@ -146,11 +142,3 @@ def _serve(pipe: Connection, cache: dict[str, Any]) -> None:
         except Exception as error:
             answer = (error, None)
         pipe.send(answer)
-
-
-def end_with_parent() -> None:
-    """However the parent ends, even by `kill -9`: nothing may go on writing, or computing, when it is gone."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

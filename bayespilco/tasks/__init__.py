@@ -8,7 +8,9 @@ from bayespilco.tasks.components import Component as Component
 from bayespilco.tasks.components import Pose as Pose
 from bayespilco.tasks.components import Reference as Reference
 from bayespilco.tasks.components import Sensor as Sensor
+from bayespilco.tasks.components import Start as Start
 from bayespilco.tasks.double_pendulum import double_pendulum as double_pendulum
+from bayespilco.tasks.light_dark import light_dark as light_dark
 from bayespilco.tasks.pendulum import pendulum as pendulum
 from bayespilco.tasks.servo import servo as servo
 from bayespilco.tasks.spring import spring as spring
@@ -23,3 +25,4 @@ TASKS.add("double-pendulum", double_pendulum)
 TASKS.add("spring", spring)
 TASKS.add("tank", tank)
 TASKS.add("servo", servo)
+TASKS.add("light-dark", light_dark)

@@ -8,6 +8,10 @@ import equinox as eqx
 import numpy as np
 
 
+def _numbers(given: Any) -> tuple[float, ...]:
+    return tuple(float(value) for value in given)
+
+
 class Component(eqx.Module):
     """One entry of a state or action vector: its name and its unit."""
 
@@ -25,11 +29,19 @@ def _weights(given: Mapping[str, float] | Sequence[tuple[str, float]] | str) -> 
     return tuple((str(name), float(weight)) for name, weight in pairs)
 
 
+def _places(given: Any) -> tuple[tuple[str, float, float], ...]:
+    places = [(name, *pair) for name, pair in given.items()] if isinstance(given, Mapping) else list(given)
+    if any(isinstance(each, str) or len(each) != 3 for each in places):
+        raise ValueError(f"best_at of a Sensor must be {{state: (place, distance)}}; given {given!r}.")
+    return tuple((str(name), float(place), float(distance)) for name, place, distance in places)
+
+
 class Sensor(eqx.Module):
     """What one sensor reports: `offset + sum of weight * state + noise`, some steps late, now and then.
 
     Sensor("cart position", "m", of="cart position")
     Sensor("pole tip", "m", of={"cart position": 1.0, "lean": -0.2}, period=2, dropout=0.1, delay=1)
+    Sensor("camera", "m", of="x", best_at={"x": (5.0, 0.2), "y": (0.0, 0.2)})
     """
 
     name: str = eqx.field(static=True)
@@ -44,6 +56,10 @@ class Sensor(eqx.Module):
     """The probability that a sample is lost."""
     delay: int = eqx.field(static=True, default=0)
     """How many steps old a sample is when it is reported."""
+    best_at: tuple[tuple[str, float, float], ...] = eqx.field(static=True, default=(), converter=_places)
+    """Where its noise is least, if it depends on the state: by the names of states, a place, and the distance from it
+    at which the variance has doubled. The variance is the least one times `1 + sum of ((state - place) / distance)^2`.
+    The least one is `sensor_std` of the task squared; it is learned, the distances are known."""
 
     def __check_init__(self) -> None:
         whole = isinstance(self.period, int) and isinstance(self.delay, int)
@@ -56,6 +72,17 @@ class Sensor(eqx.Module):
             raise ValueError(f"Sensor {self.name!r}: dropout must be at least 0 and below 1; given {self.dropout}.")
         if not self.of or not all(np.isfinite(weight) for _, weight in self.of) or not np.isfinite(self.offset):
             raise ValueError(f"Sensor {self.name!r} must measure at least one state, with finite weights: {self.of}.")
+        names = [name for name, _, _ in self.best_at]
+        if len(set(names)) < len(names) or any(not np.isfinite(p) or not d > 0 for _, p, d in self.best_at):
+            raise ValueError(
+                f"Sensor {self.name!r}: best_at must name each state once, with a finite place and a positive distance "
+                f"at which the variance has doubled; given {self.best_at}."
+            )
+        if self.best_at and self.delay:
+            raise ValueError(
+                f"Sensor {self.name!r} reports late, so its noise cannot depend on the state (best_at): the state has "
+                "moved on by then. Leave out delay or best_at."
+            )
 
     def __str__(self) -> str:
         return f"{self.name} [{self.unit}]" if self.unit else self.name
@@ -128,6 +155,27 @@ def as_limits(given: Any) -> tuple[Limit, ...]:
     return tuple(limits)
 
 
+class Start(eqx.Module):
+    """Where a run may begin beside `initial`, such as after a push: independent Gaussians, one per state."""
+
+    name: str = eqx.field(static=True)
+    mean: tuple[float, ...] = eqx.field(static=True, converter=_numbers)
+    std: tuple[float, ...] = eqx.field(static=True, converter=_numbers)
+    weight: float = eqx.field(static=True, converter=float)
+    """How much it counts, as a share of the whole."""
+
+    def __check_init__(self) -> None:
+        if len(self.mean) != len(self.std) or not np.isfinite(self.mean).all():
+            raise ValueError(f"The start {self.name!r} needs a finite mean and a std for every state; given {self}.")
+        if not all(0 < std < np.inf for std in self.std):
+            raise ValueError(f"The start {self.name!r} needs positive, finite std; given {self.std}.")
+        if not 0 < self.weight < 1:
+            raise ValueError(f"The weight of the start {self.name!r} must be above 0 and below 1; given {self.weight}.")
+
+    def __str__(self) -> str:
+        return self.name
+
+
 @dataclasses.dataclass(frozen=True)
 class Pose:
     """What a plant looks like in one state: lines in a plane, in metres, for `bayespilco.report` to draw."""
@@ -136,6 +184,8 @@ class Pose:
     """Each of shape (points, 2)."""
     goal: tuple[float, float] | None = None
     """Where the last line's last point should be."""
+    plane: tuple[int, int] | None = None
+    """The two states that are places in this plane, if any: there a belief is drawn as an ellipse."""
 
 
 def by_name(components: Sequence[Any]) -> dict[str, int]:

@@ -31,6 +31,7 @@ from bayespilco.model.structure import Structure, as_rows, free, second_order
 from bayespilco.tasks.components import Component as Component
 from bayespilco.tasks.components import Limit, Reference, Sensor, as_limits, by_name
 from bayespilco.tasks.components import Pose as Pose
+from bayespilco.tasks.components import Start as Start
 from bayespilco.tasks.simulation import Simulation as Simulation
 from bayespilco.tasks.simulation import hold as hold
 
@@ -85,6 +86,10 @@ class Task(eqx.Module):
         discount: How much less each later step counts, by this factor: above 0, at most 1.
         limits: What states must not exceed, lowest and highest by name: `{"cart position": (-0.5, 0.5)}`. None or an
             infinite number where there is no limit. (Actions have `action_limits`.)
+        auto_structure: What the structure `auto` means where everything is measured: "free" for a plant that moves too
+            much within a step for its positions to follow from their rates. None: second-order if there are `rates`.
+        recover_from: Where else a run may begin, each `Start` with its weight: after a push, say. The last policy of a
+            run is refined for these starts too, so that it recovers from them.
     """
 
     name: str = eqx.field(static=True)
@@ -111,6 +116,8 @@ class Task(eqx.Module):
     remember_action: bool = eqx.field(static=True, default=False)
     discount: float = eqx.field(static=True, default=1.0)
     limits: tuple[Limit, ...] = eqx.field(static=True, default=(), converter=as_limits)
+    auto_structure: Kind | None = eqx.field(static=True, default=None)
+    recover_from: tuple[Start, ...] = eqx.field(static=True, default=(), converter=tuple)
 
     def __check_init__(self) -> None:
         made_of: dict[str, tuple[Sequence[Any], type]] = {
@@ -121,6 +128,7 @@ class Task(eqx.Module):
             "sensors": (self.sensors, Sensor),
             "references": (self.references, Reference),
             "limits": (self.limits, Limit),
+            "recover_from": (self.recover_from, Start),
         }
         for name, (parts, kind) in made_of.items():
             if other := [part for part in parts if not isinstance(part, kind)]:
@@ -160,6 +168,9 @@ class Task(eqx.Module):
             f"policy_kind must be one of {', '.join(POLICIES)}": self.policy_kind in POLICIES,
             "centroids must be at least 1, and an integer": _counts(self.centroids),
             "discount must be above 0 and at most 1": 0 < self.discount <= 1,
+            "auto_structure must be second-order, free or None": self.auto_structure in ("second-order", "free", None),
+            f"recover_from must be starts of {n} states": all(len(start.mean) == n for start in self.recover_from),
+            "recover_from must leave some weight to the initial state": sum(s.weight for s in self.recover_from) < 1,
             f"logged must be episodes of {measured} {per}s and {m} actions": all(
                 (e.observations.shape[1], e.actions.shape[1]) == (measured, m) for e in self.logged
             ),
@@ -183,6 +194,9 @@ class Task(eqx.Module):
             for name, _ in sensor.of:
                 if name not in names:
                     raise unknown_name(name, names, f"state measured by the sensor {sensor.name!r} of {self.name!r}:")
+            for name, _, _ in sensor.best_at:
+                if name not in names:
+                    raise unknown_name(name, names, f"state in best_at of the sensor {sensor.name!r} of {self.name!r}:")
         for pair in self.rates:
             for name in pair:
                 if name not in names:
@@ -334,7 +348,17 @@ class Task(eqx.Module):
             tuple(sensor.offset for sensor in self.sensed),
             tuple(sensor.dropout for sensor in self.sensed),
             tuple(sensor.period for sensor in self.sensed),
+            **self._noise_growth(),
         )
+
+    def _noise_growth(self) -> dict[str, Any]:
+        """How the noise depends on the state, if it does: `growth` and `best_at` of `Sensors`."""
+        growth = np.zeros((len(self.sensed), self.row_count))
+        best_at, places = np.zeros_like(growth), by_name(self.states)
+        for number, sensor in enumerate(self.sensed):
+            for name, place, distance in sensor.best_at:
+                growth[number, places[name]], best_at[number, places[name]] = distance**-2.0, place
+        return {"growth": growth, "best_at": as_rows(best_at)} if growth.any() else {}
 
     @property
     def true_sensors(self) -> Sensors:
@@ -363,6 +387,11 @@ class Task(eqx.Module):
         spread = np.array([reference.std for reference in self.references])
         mean = (E @ self.initial.mean).at[places].set(levels)
         return Gaussian(mean, (E @ self.initial.cov @ E.T).at[places, places].set(spread**2))
+
+    @float64
+    def beginning_at(self, start: Start) -> "Task":
+        """The same task with another first state, one of `recover_from`."""
+        return dataclasses.replace(self, initial=Gaussian(as_float64(start.mean), diagonal(*start.std)))
 
     def unrevealed(self, kind: Kind) -> tuple[Component, ...]:
         """States that no sensor reveals, however long one looks, as far as the known linear rows tell.
@@ -570,4 +599,4 @@ def diagonal(*std: float) -> Array:
     return jnp.asarray(np.diag(np.square(std)))
 
 
-__all__ = ["Component", "Limit", "Pose", "Reference", "Sensor", "Task", "diagonal", "hold"]
+__all__ = ["Component", "Limit", "Pose", "Reference", "Sensor", "Start", "Task", "diagonal", "hold"]

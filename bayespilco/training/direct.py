@@ -10,7 +10,7 @@ noise `on` and process noise `pn` (s, n, on, pn: logs of standard deviations). T
 model's uncertainty is that of a GP with one observation of noise n at each: `W = (K + e^{2n} I)^-1`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -33,11 +33,11 @@ from bayespilco.model.episode import Trials
 from bayespilco.model.posterior_samples import draw
 from bayespilco.model.sensors import Sensors, complete
 from bayespilco.model.structure import Structure, free
-from bayespilco.training.filtering import negative_log_evidence
+from bayespilco.training.filtering import filtered_states, negative_log_evidence
 from bayespilco.training.guesses import guess_states
 from bayespilco.training.likelihood import snr_penalty
 from bayespilco.training.marginal import fit_marginal
-from bayespilco.training.outliers import without_spikes
+from bayespilco.training.outliers import Explanation, train_robustly
 from bayespilco.training.transitions import input_masks, spread_out
 
 SNR_LIMIT = 2000.0
@@ -159,10 +159,11 @@ def fit_direct(
     points: int = 50,
     evaluations: int = 200,
     previous: DirectFit | None = None,
+    names: Sequence[str] = (),
     workers: Mapper = SERIAL,
     on_progress: Callable[[float], object] | None = None,
 ) -> DirectFit:
-    """Train a model of the plant on noisy trials by the Direct method.
+    """Train a model of the plant on noisy trials by the Direct method. Gross outliers count as missing (`outliers`).
 
     It starts from an ordinary GP on `(z_t, u_t) -> z_{t+1}`, half of whose noise variance is taken for `R` and 1 % for
     `Q`; or from `previous`, if that explains the trials better. The pseudo-inputs are centres of the observed inputs.
@@ -175,6 +176,7 @@ def fit_direct(
         points: How many pseudo-inputs.
         evaluations: At most this many filter passes over all trials, each with its gradient.
         previous: The fit to earlier data.
+        names: Of the sensors, for warnings.
         workers: Who computes the ordinary GP's outputs; the search that follows is one.
         on_progress: Called with the fraction done.
 
@@ -183,17 +185,42 @@ def fit_direct(
     """
     sensors = complete(np.ones(trials.observations.shape[2])) if sensors is None else sensors
     structure = free(sensors.C.shape[1], trials.actions.shape[2]) if structure is None else structure
-    trials = without_spikes(trials)
     _check(trials, features, structure, initial, points)
     if evaluations < 3:
         raise ValueError(f"evaluations must be at least 3: one for each start, and one to search; given {evaluations}.")
+    declared = features, initial, structure, sensors
+
+    def train(trials: Trials) -> DirectFit:
+        return _fit_trials(trials, *declared, points, evaluations, previous, workers, on_progress)
+
+    def explain(fit: DirectFit, trials: Trials) -> Explanation:
+        states = filtered_states(fit.dynamics, trials, initial)
+        return np.asarray(states), np.asarray(fit.dynamics.sensor_noise)
+
+    return train_robustly(trials, sensors, names, train, explain)
+
+
+def _fit_trials(
+    trials: Trials,
+    features: AngleFeatures,
+    initial: Gaussian,
+    structure: Structure,
+    sensors: Sensors,
+    points: int,
+    evaluations: int,
+    previous: DirectFit | None,
+    workers: Mapper,
+    on_progress: Callable[[float], object] | None,
+) -> DirectFit:
+    """Train on these trials as they are."""
     guesses = guess_states(trials, structure, sensors, initial)
     x, y = guesses.inputs(trials, features), guesses.outputs(structure)
     kernel_inputs, linear_inputs = input_masks(features)
     where = as_float64(spread_out(x, points))
     model = DirectModel(where, features, kernel_inputs, linear_inputs, structure, sensors)
 
-    starts = [_ordinary_start(x, y, model, workers)]
+    noisier = sensors.mean_relative_noise(guesses.rows[:, :-1][guesses.usable])
+    starts = [_ordinary_start(x, y, model, workers, noisier)]
     if previous is not None:
         starts.append(_warm_start(x, previous.dynamics, model))
     tried = []
@@ -239,15 +266,20 @@ def _frame(start: DirectParameters, x: np.ndarray, y: np.ndarray, model: DirectM
     return _Frame(as_float64(x.mean(axis=0)), spread, size, root)
 
 
-def _ordinary_start(x: np.ndarray, y: np.ndarray, model: DirectModel, workers: Mapper) -> DirectParameters:
-    """The ordinary GP, moved onto the pseudo-inputs, with its noise divided among sensors and plant."""
+def _ordinary_start(
+    x: np.ndarray, y: np.ndarray, model: DirectModel, workers: Mapper, noisier: np.ndarray | float = 1.0
+) -> DirectParameters:
+    """The ordinary GP, moved onto the pseudo-inputs, with its noise divided among sensors and plant.
+
+    Where the sensors' noise depends on the state, it is so many times `noisier` in the data than at its least.
+    """
     fit = fit_marginal(
         x, y, kernel_inputs=model.kernel_inputs, linear_inputs=model.linear_inputs, snr=500.0, workers=workers
     )
     noise = fit.noise_variance
     R, Q = _divided(np.asarray(noise), model)
     residual = y - x @ np.asarray(fit.gp.slope).T - np.asarray(fit.gp.offset)
-    return _onto_points(x, residual, fit.gp, noise, jnp.asarray(R), jnp.asarray(Q), model)
+    return _onto_points(x, residual, fit.gp, noise, jnp.asarray(R / noisier), jnp.asarray(Q), model)
 
 
 def _divided(noise: np.ndarray, model: DirectModel) -> tuple[np.ndarray, np.ndarray]:

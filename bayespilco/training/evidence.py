@@ -8,7 +8,7 @@ velocity counts as well known as the positions around it make it. And the same m
 predictive uncertainty, so what was optimised is what is used.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -31,7 +31,7 @@ from bayespilco.model.structure import Structure, free
 from bayespilco.training.conversion import dynamics, posterior
 from bayespilco.training.guesses import Guesses, guess_states
 from bayespilco.training.laplace import PRIOR, linearise, negative_log_evidence, settle
-from bayespilco.training.outliers import without_misfits, without_spikes
+from bayespilco.training.outliers import Explanation, sensor_name, train_robustly
 from bayespilco.training.placement import place
 from bayespilco.training.trajectory import Layout, Parameters
 
@@ -45,10 +45,6 @@ sensor says noise."""
 
 FRESH_UNTIL = 4
 """With up to this many trials a fit also starts from scratch: an early explanation may be wrong altogether."""
-
-
-REPEATS = 3
-"""How often a model is trained at most, if samples turn out not to fit. The last time they stay."""
 
 
 class EvidenceFit(eqx.Module):
@@ -104,6 +100,7 @@ def fit_evidence(
     evaluations: int = 60,
     rounds: int = 3,
     previous: EvidenceFit | None = None,
+    names: Sequence[str] = (),
     workers: Mapper = SERIAL,
     on_progress: Callable[[float], object] | None = None,
 ) -> EvidenceFit:
@@ -120,22 +117,24 @@ def fit_evidence(
         rounds: How often the inducing points are placed anew, on what the filter then believes the states were.
         previous: An earlier fit whose hyperparameters to start from. With few trials fresh starts are tried as well,
             and the best evidence wins.
+        names: Of the sensors, for warnings and errors.
         workers: Who computes; the starts are independent of each other.
         on_progress: Called with the fraction done.
     """
     structure = free(initial.size, trials.actions.shape[2]) if structure is None else structure
     sensors = complete(np.ones(trials.observations.shape[2])) if sensors is None else sensors
-    trials = without_spikes(trials)
-    for _ in range(REPEATS):
-        fit = _fit_trials(
-            trials, features, initial, structure, sensors, points, evaluations, rounds, previous, workers, on_progress
-        )
-        states, noise = linearise(fit.parameters, fit.layout, trials).states, fit.dynamics.sensor_noise
-        kept = without_misfits(trials, sensors, np.asarray(states), np.asarray(noise))
-        if kept is trials:
-            return fit
-        trials = kept
-    return fit
+    declared = features, initial, structure, sensors
+
+    def train(trials: Trials) -> EvidenceFit:
+        check_data(trials, points, names)
+        return _fit_trials(trials, *declared, points, evaluations, rounds, previous, workers, on_progress)
+
+    return train_robustly(trials, sensors, names, train, _explain)
+
+
+def _explain(fit: EvidenceFit, trials: Trials) -> Explanation:
+    states = linearise(fit.parameters, fit.layout, trials).states
+    return np.asarray(states), np.asarray(fit.dynamics.sensor_noise)
 
 
 def _fit_trials(
@@ -152,7 +151,6 @@ def _fit_trials(
     on_progress: Callable[[float], object] | None,
 ) -> EvidenceFit:
     """Train on these trials as they are."""
-    check_data(trials, points)
     guesses = guess_states(trials, structure, sensors, initial)
     layout = place(trials, guesses, features, structure, sensors, initial, points)
     starts: list[_Start] = []
@@ -193,7 +191,7 @@ def _fit(start: _Start, report_to: Callable[[float], object] = lambda done: None
         def report(done: float, n: int = n) -> None:
             report_to(n + done)
 
-        p, best = _descend(settle(p, _start(layout), layout, trials), layout, trials, evaluations, report)
+        p, best = _descend(settle(p, layout, trials), layout, trials, evaluations, report)
         count += best.evaluations
         if n < rounds - 1:
             # What the filter now believes is a better place for the inducing points than what the sensors said.
@@ -287,7 +285,7 @@ def _carry_over(p: Parameters, old: Layout, new: Layout) -> Parameters:
     )
 
 
-def check_data(trials: Trials, points: int) -> None:
+def check_data(trials: Trials, points: int, names: Sequence[str] = ()) -> None:
     """Refuse data that nothing can be learned from."""
     if points < 1:
         raise ValueError(f"A model needs at least one inducing point; given {points}.")
@@ -300,7 +298,8 @@ def check_data(trials: Trials, points: int) -> None:
     z, seen = np.asarray(trials.observations), np.asarray(trials.observed)
     still = [k for k in range(z.shape[2]) if not seen[..., k].any() or np.ptp(z[..., k][seen[..., k]]) == 0]
     if len(still):
+        what = ", ".join(f"The {sensor_name(names, k)}" if names else f"State {k}" for k in still)
         raise ValueError(
-            f"State {', '.join(map(str, still))} never changes in the data, so nothing can be learned about it: is the "
+            f"{what} never changes in the data, so nothing can be learned about it: is the "
             "sensor connected? Leave the state out, or excite it."
         )

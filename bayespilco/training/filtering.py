@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from bayespilco.core.compilation import compiled
 from bayespilco.core.gaussian import Gaussian, diagonal
 from bayespilco.core.linalg import inverse_root
 from bayespilco.core.precision import float64
@@ -27,7 +28,16 @@ def negative_log_evidence(dynamics: Dynamics, trials: Trials, initial: Gaussian)
     Kalman filter's likelihood, exactly.
     """
     one = eqx.Partial(_one_trial, dynamics, initial)
-    return jnp.sum(jax.vmap(one)(trials.observations, trials.actions, trials.observed, trials.active))
+    costs, _ = jax.vmap(one)(trials.observations, trials.actions, trials.observed, trials.active)
+    return jnp.sum(costs)
+
+
+@compiled
+def filtered_states(dynamics: Dynamics, trials: Trials, initial: Gaussian) -> Float[Array, "trials times state"]:
+    """Where the filter believes the plant was: its means after each observation."""
+    one = eqx.Partial(_one_trial, dynamics, initial)
+    _, means = jax.vmap(one)(trials.observations, trials.actions, trials.observed, trials.active)
+    return means
 
 
 def _one_trial(
@@ -37,28 +47,31 @@ def _one_trial(
     actions: Float[Array, "steps action"],
     observed: Bool[Array, "times sensor"],
     active: Bool[Array, " times"],
-) -> Float[Array, ""]:
+) -> tuple[Float[Array, ""], Float[Array, "times state"]]:
+    """How surprising a trial was, and the means after each observation."""
     sensors = dynamics.sensors
     prior = Belief(initial.mean, start(initial, dynamics.structure.known).cov)
 
     def surprise(belief: Belief, z: Array, seen: Array) -> Array:
         """-log N of the entries that were seen; the others have no part in it."""
-        both = seen[:, None] & seen[None, :]
-        H = inverse_root(jnp.where(both, sensors.of_cov(belief.cov) + sensors.R, np.eye(sensors.count)))
+        both, here = seen[:, None] & seen[None, :], sensors.at(belief.mean, belief.cov)
+        H = inverse_root(jnp.where(both, sensors.of_cov(belief.cov) + here.R, np.eye(sensors.count)))
         residual = jnp.where(seen, z - sensors(belief.mean), 0.0)
         whitened = H @ residual
         return jnp.sum(whitened**2) / 2 - jnp.sum(jnp.log(diagonal(H))) + jnp.sum(seen) * LOG_2PI / 2
 
-    def step(belief: Belief, now: tuple[Array, ...]) -> tuple[Belief, Array]:
+    def step(belief: Belief, now: tuple[Array, ...]) -> tuple[Belief, tuple[Array, Array]]:
         z, u, seen, lasts, t = now
         # Padding starts from the prior again and again, so that a belief running away there cannot spoil the gradient.
         # A sample that is missing before that is bridged by prediction.
         belief = jax.tree.map(lambda b, p: jnp.where(lasts, b, p), belief, prior)
         cost = surprise(belief, z, seen)
         updated = belief.update(jnp.where(seen, z, jnp.nan), sensors)
-        return updated.predict(dynamics, u, t), cost
+        return updated.predict(dynamics, u, t), (cost, updated.mean)
 
     times = jnp.arange(actions.shape[0])
-    last, costs = jax.lax.scan(step, prior, (observations[:-1], actions, observed[:-1], active[:-1], times))
+    last, (costs, means) = jax.lax.scan(step, prior, (observations[:-1], actions, observed[:-1], active[:-1], times))
     last = jax.tree.map(lambda b, p: jnp.where(active[-1], b, p), last, prior)
-    return jnp.sum(costs) + surprise(last, observations[-1], observed[-1])
+    z, seen = observations[-1], observed[-1]
+    end = last.update(jnp.where(seen, z, jnp.nan), sensors)
+    return jnp.sum(costs) + surprise(last, z, seen), jnp.concatenate([means, end.mean[None]])

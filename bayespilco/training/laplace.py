@@ -71,19 +71,21 @@ def linearise(p: Parameters, layout: Layout, trials: Trials) -> Linearised:
     return Linearised(value, step.reshape(p.weights.shape), root, found.states)
 
 
-def settle(p: Parameters, easy: Parameters, layout: Layout, trials: Trials) -> Parameters:
+SETTLING = (0.5, 0.2, 0.05)
+"""Process noises that weights are found with before those of the model itself, in units of the states' spread."""
+
+
+def settle(p: Parameters, layout: Layout, trials: Trials) -> Parameters:
     """The best weights for given hyperparameters, by Gauss-Newton.
 
-    First with noises at least those of an `easy` start: the more noise is allowed, the more the filter follows the
-    data and the nearer the problem is to a linear regression, whatever the weights it begins with.
+    First with much process noise: then the filter follows the data, and the problem is close to a linear regression,
+    whatever the weights it begins with. Then with less and less. A model with little noise has to follow whole
+    trajectories. Where the plant is unstable it cannot at first, and it would rather call the data noise.
     """
-    with_noise = eqx.tree_at(
-        lambda q: (q.log_sensor, q.log_process),
-        p,
-        (jnp.maximum(p.log_sensor, easy.log_sensor), jnp.maximum(p.log_process, easy.log_process)),
-    )
-    rough = _gauss_newton(with_noise, layout, trials)
-    return _gauss_newton(eqx.tree_at(lambda q: q.weights, p, rough.weights), layout, trials)
+    for noise in SETTLING:
+        noisy = eqx.tree_at(lambda q: q.log_process, p, jnp.maximum(p.log_process, jnp.log(noise)))
+        p = eqx.tree_at(lambda q: q.weights, p, _gauss_newton(noisy, layout, trials).weights)
+    return _gauss_newton(p, layout, trials)
 
 
 def _gauss_newton(p: Parameters, layout: Layout, trials: Trials, iterations: int = 10) -> Parameters:

@@ -36,11 +36,12 @@ def place(
     n = structure.plant_states
     at = h if states is None else guesses.inputs_at(np.asarray(states)[..., :n], trials, features)
     centre, scale = h.mean(axis=0), _spread(h)
-    state_scale = _spread(guesses.rows[:, :-1][guesses.usable][:, :n])
+    visited = guesses.rows[:, :-1][guesses.usable]
+    state_scale = _spread(visited[:, :n])
     layout = Layout(
         features,
         structure,
-        sensors.with_noise(_sensor_spread(trials, guesses) ** 2),
+        sensors.with_noise(_sensor_spread(trials, guesses) ** 2 / sensors.mean_relative_noise(visited)),
         initial,
         jnp.asarray(centre),
         jnp.asarray(scale),

@@ -255,7 +255,7 @@ def _filter(
 ) -> tuple[Array, Array, Array, Array]:
     outputs, size = model.coefficients.shape
     sensors, initial = model.layout.sensors, model.layout.initial
-    states, eye, R = initial.size, np.eye(initial.size), jnp.diag(model.R)
+    states, eye, constant = initial.size, np.eye(initial.size), jnp.diag(model.R)
     Carry = tuple[Array, Array, Array]
 
     def step(carry: Carry, inputs: tuple[Array, ...]) -> tuple[Carry, tuple[tuple[Array, Array], Array, Array]]:
@@ -264,6 +264,7 @@ def _filter(
         m, P, G = jax.tree.map(lambda now, first: jnp.where(lasts, now, first), carry, start)
         # Update, entry by entry: what was not seen has an innovation of zero with unit variance, and no gain. The
         # gain's own dependence on the weights is of second order and left out.
+        R = constant if sensors.growth is None else jnp.diag(model.R * sensors.relative_noise(m, P))
         C = jnp.where(seen[:, None], sensors.C, 0.0)
         S = jnp.where(seen[:, None] & seen[None, :], sensors.of_cov(P) + R, np.eye(sensors.count))
         residual = jnp.where(seen, z - sensors(m), 0.0)

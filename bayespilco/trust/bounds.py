@@ -6,7 +6,7 @@ while runs are added gives chance several opportunities; `looks` divides the err
 
 from typing import NamedTuple
 
-from scipy import stats
+from scipy.special import betaincinv
 
 
 class Share(NamedTuple):
@@ -37,6 +37,6 @@ def clopper_pearson(times: int, runs: int, confidence: float = 0.95, looks: int 
     if not 0 < confidence < 1 or looks < 1:
         raise ValueError(f"confidence must be between 0 and 1, looks at least 1; given {confidence} and {looks}.")
     error = (1 - confidence) / looks
-    lower = float(stats.beta.ppf(error, times, runs - times + 1)) if times else 0.0
-    upper = float(stats.beta.ppf(1 - error, times + 1, runs - times)) if times < runs else 1.0
+    lower = float(betaincinv(times, runs - times + 1, error)) if times else 0.0
+    upper = float(betaincinv(times + 1, runs - times, 1 - error)) if times < runs else 1.0
     return Share(times, runs, lower, upper, confidence)

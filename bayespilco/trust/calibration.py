@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy.special import ndtri, stdtrit
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """The nominal coverages of a calibration curve."""
@@ -88,7 +88,7 @@ def miss(sampled: np.ndarray, executed: float) -> float:
     middle = float(np.median(sampled))
     side = float(high) - middle if executed > middle else middle - float(low)
     side = max(side, SMALLEST * abs(middle))
-    edge = float(stats.norm.ppf((1 + BAND) / 2))
+    edge = float(ndtri((1 + BAND) / 2))
     away = edge * (executed - middle) / side if executed != middle else 0.0
     return away if np.isfinite(away) else float("inf")
 
@@ -122,5 +122,5 @@ def calibrate(misses: Sequence[float]) -> Calibration:
     known = PRIOR + weights.sum()
     scale = float(np.sqrt((PRIOR + np.sum(weights * z**2)) / known))
     half = (1 + BAND) / 2
-    factor = scale * float(stats.t.ppf(half, known) / stats.norm.ppf(half))
+    factor = scale * float(stdtrit(known, half) / ndtri(half))
     return Calibration(len(z), scale, max(factor, 1.0))

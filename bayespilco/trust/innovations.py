@@ -36,6 +36,8 @@ class Trace(NamedTuple):
     """Each sensor's innovation in its own standard deviations; NaN where it was not observed."""
     belief_std: Float[Array, "times state"]
     """What the filter does not know after each observation."""
+    belief_mean: Float[Array, "times state"]
+    """What it then believes."""
 
 
 @float64
@@ -57,24 +59,25 @@ def _trace(dynamics: Dynamics, initial: Gaussian, observations: Array, actions: 
 
     def look(belief: Belief, z: Array) -> tuple[Array, Array, Belief]:
         seen: Bool[Array, " sensor"] = jnp.isfinite(z)
-        S = sensors.of_cov(belief.cov) + sensors.R
+        S = sensors.of_cov(belief.cov) + sensors.at(belief.mean, belief.cov).R
         innovation = jnp.where(seen, z - sensors(belief.mean), 0.0)
         H = inverse_root(jnp.where(seen[:, None] & seen[None, :], S, jnp.eye(sensors.count)))
         alone = jnp.where(seen, innovation / jnp.sqrt(diagonal(S)), jnp.nan)
         return jnp.sum((H @ innovation) ** 2), alone, belief.update(z, sensors)
 
-    def step(belief: Belief, now: tuple[Array, Array, Array]) -> tuple[Belief, tuple[Array, Array, Array]]:
+    def step(belief: Belief, now: tuple[Array, Array, Array]) -> tuple[Belief, tuple[Array, ...]]:
         z, u, t = now
         squared, alone, updated = look(belief, z)
-        return updated.predict(dynamics, u, t), (squared, alone, jnp.sqrt(diagonal(updated.cov)))
+        return updated.predict(dynamics, u, t), (squared, alone, jnp.sqrt(diagonal(updated.cov)), updated.mean)
 
     times = jnp.arange(actions.shape[0])
-    last, (squared, alone, spread) = jax.lax.scan(step, prior, (observations[:-1], actions, times))
+    last, (squared, alone, spread, means) = jax.lax.scan(step, prior, (observations[:-1], actions, times))
     squared_last, alone_last, updated = look(last, observations[-1])
     return Trace(
         jnp.concatenate([squared, squared_last[None]]),
         jnp.concatenate([alone, alone_last[None]]),
         jnp.concatenate([spread, jnp.sqrt(diagonal(updated.cov))[None]]),
+        jnp.concatenate([means, updated.mean[None]]),
     )
 
 

@@ -12,6 +12,7 @@ to plant, which is part of the stated error: the plant that there is is one of t
 A sensor that does not exist yet is compared with itself so noisy that it says nothing, for the draws to be the same.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -203,7 +204,11 @@ def with_sensor(sensors: Sensors, row: int, std: float) -> Sensors:
         return (*values, value) if values else ()
 
     period = (*sensors.period, 1) if sensors.period else ()
-    return Sensors(noise, as_rows(C), more(sensors.offset, 0.0), more(sensors.dropout, 0.0), period)
+    made = Sensors(noise, as_rows(C), more(sensors.offset, 0.0), more(sensors.dropout, 0.0), period)
+    if sensors.growth is None:
+        return made
+    grown = [as_float64(np.pad(np.asarray(each), ((0, 1), (0, 0)))) for each in (sensors.growth, sensors.best_at)]
+    return dataclasses.replace(made, growth=grown[0], best_at=as_rows(grown[1]))  # the new one's noise is constant
 
 
 def told(dynamics: Dynamics, sensors: Sensors) -> Dynamics:
@@ -231,8 +236,8 @@ class _Comparison:
         executor = METHODS[self.settings.method].executor(self._policy(dynamics), dynamics)
         found = []
         for plants, keys in self.batches:
-            noise = np.broadcast_to(np.asarray(sensors.noise), (len(keys), sensors.count))
-            seen = told(plants, eqx.tree_at(lambda s: s.noise, sensors, jax.numpy.asarray(noise)))
+            each = jax.tree.map(lambda leaf, of=keys: jax.numpy.broadcast_to(leaf, (len(of), *leaf.shape)), sensors)
+            seen = told(plants, each)
             runs: Episode = simulate_samples(self.task, executor, seen, keys)
             found.append(np.asarray(runs.costs).sum(axis=1))
         return np.concatenate(found)

@@ -38,6 +38,7 @@ def cost(controller: Controller) -> Cost:
         others += outputs * (2 * inputs * inputs + 2 * inputs)
         uncertain = 1 if a["cross_cov"].any() or a["linear_cov"].any() else 0
         multiplications += p * n * n * 3 + p * p * n + p**3 + 3 * n**3 + 3 * p * n * n + p * n  # update
+        multiplications += 8 * p * n if "sensor_growth" in a else 0
         multiplications += outputs * points * (inputs**2 + 3 * inputs + uncertain * (inputs**2 + inputs + 1))
         multiplications += pairs * points * (4 * inputs**2 + 4 * inputs) + products * (inputs + 3)
         multiplications += (outputs + pairs) * 4 * inputs**3 + pairs * 6 * inputs**2

@@ -55,6 +55,24 @@ static int believe(NAME_t *c, const real mean[STATES], real cov[STATES][STATES])
 
 /* ---- Update: combine the belief with the entries of an observation that are believed ---------------------------- */
 
+/* The variance that is expected of a sensor; under the belief widened by WIDE_COV, if `wide`. */
+static real sensor_noise(const NAME_t *c, int s, int wide)
+{
+#if NOISE_GROWS
+    real sum = 1;
+    int i;
+    for (i = 0; i < STATES; i++) {
+        real away = c->mean[i] - SENSOR_BEST_AT[s][i];
+        sum += SENSOR_GROWTH[s][i] * (away * away + c->cov[i][i] + (wide ? WIDE_COV[i][i] : 0));
+    }
+    return SENSOR_NOISE[s] * sum;
+#else
+    (void)c;
+    (void)wide;
+    return SENSOR_NOISE[s];
+#endif
+}
+
 /* What was measured minus what was expected, and the predicted variance of that. NaN is missing. */
 static void innovation(const NAME_t *c, const real *z, real *difference, real *variance, real *wide)
 {
@@ -72,8 +90,8 @@ static void innovation(const NAME_t *c, const real *z, real *difference, real *v
         difference[s] = is_seen(z[s]) ? z[s] - expected : NOTHING;
         if (SENSOR_TURN[s] > 0) /* an angle: the shortest way around */
             difference[s] -= SENSOR_TURN[s] * RINT(difference[s] / SENSOR_TURN[s]);
-        variance[s] = spread + SENSOR_NOISE[s];
-        wide[s] = variance[s] + added;
+        variance[s] = spread + sensor_noise(c, s, 0);
+        wide[s] = variance[s] + added + (sensor_noise(c, s, 1) - sensor_noise(c, s, 0));
     }
 }
 
@@ -112,9 +130,10 @@ static int judge(NAME_t *c, const real *z, real *difference, const real *varianc
 static int condition(NAME_t *c, const real *difference)
 {
     real S[SENSORS][SENSORS], K[SENSORS][STATES], CV[SENSORS][STATES], rest[STATES][STATES], half[STATES][STATES];
-    real mean[STATES], cov[STATES][STATES];
+    real mean[STATES], cov[STATES][STATES], noise[SENSORS];
     int s, r, i, j, seen = 0;
     for (s = 0; s < SENSORS; s++) {
+        noise[s] = sensor_noise(c, s, 0);
         seen = seen || is_seen(difference[s]);
         for (i = 0; i < STATES; i++) {
             CV[s][i] = 0;
@@ -126,7 +145,7 @@ static int condition(NAME_t *c, const real *difference)
         for (r = 0; r < SENSORS; r++) {
             S[s][r] = s == r;
             if (!is_seen(difference[s]) || !is_seen(difference[r])) continue;
-            S[s][r] = s == r ? SENSOR_NOISE[s] : 0;
+            S[s][r] = s == r ? noise[s] : 0;
             for (i = 0; i < STATES; i++) S[s][r] += CV[s][i] * SENSOR_MATRIX[r][i];
         }
         for (i = 0; i < STATES; i++) K[s][i] = is_seen(difference[s]) ? CV[s][i] : 0;
@@ -156,7 +175,7 @@ static int condition(NAME_t *c, const real *difference)
         for (j = 0; j < STATES; j++) {
             cov[i][j] = 0;
             for (r = 0; r < STATES; r++) cov[i][j] += half[i][r] * rest[j][r];
-            for (s = 0; s < SENSORS; s++) cov[i][j] += K[s][i] * SENSOR_NOISE[s] * K[s][j];
+            for (s = 0; s < SENSORS; s++) cov[i][j] += K[s][i] * noise[s] * K[s][j];
         }
     return believe(c, mean, cov);
 }

@@ -9,7 +9,7 @@ import numpy as np
 
 from bayespilco.deploy.c.writing import source
 from bayespilco.deploy.controller import Controller
-from bayespilco.deploy.controller.filter import Array
+from bayespilco.deploy.controller.filter import Array, sensor_noise
 
 STEPS = 200
 COMPILERS = ("cc", "gcc", "clang")
@@ -34,8 +34,11 @@ def observations(controller: Controller, steps: int, seed: int) -> Array:
     """What sensors might say in an episode: what the controller expects, and noise as large as it expects."""
     controller.reset()
     random, z = np.random.default_rng(seed), []
-    noise = np.sqrt(controller.arrays.get("sensor_noise", np.full(len(controller.latest), 1e-4)))
     for _ in range(steps):
+        if controller.filters:
+            noise = np.sqrt(sensor_noise(controller.arrays, controller.mean, controller.cov))
+        else:
+            noise = np.full(len(controller.latest), 1e-2)
         z.append(controller.expected + noise * random.normal(size=noise.shape))
         controller.act(z[-1])
     controller.reset()

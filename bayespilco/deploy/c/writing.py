@@ -104,6 +104,7 @@ def _settings(controller: Controller, single: bool) -> dict[str, Any]:
     }
     if controller.filters:
         settings["UNCERTAIN_MEAN"] = int(_has_uncertain_mean(controller))
+        settings["NOISE_GROWS"] = int("sensor_growth" in controller.arrays)
     return settings
 
 
@@ -233,6 +234,8 @@ def _filter_constants(controller: Controller) -> dict[str, Array]:
         "SLOPE": a["slope"],
         "OFFSET": a["offset"],
     }
+    if "sensor_growth" in a:
+        constants |= {"SENSOR_GROWTH": a["sensor_growth"], "SENSOR_BEST_AT": a["sensor_best_at"]}
     if _has_uncertain_mean(controller):
         constants |= {"CROSS_COV": 2 * s2[:, None, None] * a["cross_cov"], "LINEAR_COV": a["linear_cov"]}
     return constants

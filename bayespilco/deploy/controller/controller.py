@@ -147,6 +147,8 @@ class Controller:
         C, wide = self.arrays["sensor_matrix"], self.arrays["wide_cov"]
         innovation, variance = filter.innovation(self.arrays, m, V, z)
         wider = variance + np.sum((C @ wide) * C, axis=1)
+        if "sensor_growth" in self.arrays:
+            wider += filter.sensor_noise(self.arrays, m, V + wide) - filter.sensor_noise(self.arrays, m, V)
         repeated = z == self.latest
         self.latest = np.where(filter.is_seen(z), z, self.latest)
         verdict = judge(innovation, variance, wider, repeated, self.credit, self.gate, self.patience)

@@ -31,6 +31,16 @@ def require_finite(*arrays: Array) -> None:
         raise np.linalg.LinAlgError
 
 
+def sensor_noise(arrays: Mapping[str, Array], m: Array, V: Array) -> Array:
+    """The variances that are expected of the sensors under a belief (`model.sensors.Sensors.at`)."""
+    noise: Array = arrays["sensor_noise"]
+    if "sensor_growth" not in arrays:
+        return noise
+    squares = (m - arrays["sensor_best_at"]) ** 2 + np.diag(V)
+    expected: Array = noise * (1.0 + np.sum(arrays["sensor_growth"] * squares, axis=1))
+    return expected
+
+
 def innovation(arrays: Mapping[str, Array], m: Array, V: Array, z: Array) -> tuple[Array, Array]:
     """What was measured minus what was expected, and the predicted variance of that, per sensor.
 
@@ -39,12 +49,12 @@ def innovation(arrays: Mapping[str, Array], m: Array, V: Array, z: Array) -> tup
     C, turn = arrays["sensor_matrix"], arrays["sensor_turn"]
     difference = np.where(is_seen(z), z, np.nan) - C @ m - arrays["sensor_offset"]
     turns = np.round(difference / np.where(turn > 0, turn, np.inf))
-    return difference - turns * turn, np.sum((C @ V) * C, axis=1) + arrays["sensor_noise"]
+    return difference - turns * turn, np.sum((C @ V) * C, axis=1) + sensor_noise(arrays, m, V)
 
 
 def update(arrays: Mapping[str, Array], m: Array, V: Array, difference: Array) -> tuple[Array, Array]:
     """Combine a belief with the entries of an innovation that are there (`model.sensors.Sensors.condition`)."""
-    C, noise, seen = arrays["sensor_matrix"], arrays["sensor_noise"], is_seen(difference)
+    C, noise, seen = arrays["sensor_matrix"], sensor_noise(arrays, m, V), is_seen(difference)
     if not seen.any():
         return m, V
     # (C V C' + R)^-1, zero where nothing is seen, as if the noise there were infinite.

@@ -69,13 +69,20 @@ FILTER_SHAPES: dict[str, tuple[str, ...]] = {
 sensor of an angle reports more after a full turn, 0 for other sensors; `wide_cov` is added to a belief that has to be
 given up."""
 
+GROWTH_SHAPES: dict[str, tuple[str, ...]] = {
+    "sensor_growth": ("sensor", "state"),
+    "sensor_best_at": ("sensor", "state"),
+}
+"""Both or none of these, of a controller that filters: the noise of its sensors depends on the state
+(`model.sensors`)."""
+
 RAW_SHAPES: dict[str, tuple[str, ...]] = {"estimate": ("plant", "sensor")}
 """Instead, for a controller that does not filter: from an observation to the plant's states."""
 
 SCALES = {"length_scales", "signal_variance", "policy_length_scales", "policy_signal_variance"}
 POSITIVE = {"limits", "sensor_noise", *SCALES}
 """Arrays whose entries must be above zero. A length-scale may be infinite: that input then has no effect."""
-NOT_NEGATIVE = {"process_noise", "sensor_turn"}
+NOT_NEGATIVE = {"process_noise", "sensor_turn", "sensor_growth"}
 
 
 @dataclass(frozen=True)
@@ -191,7 +198,7 @@ def _description(metadata: dict[str, Any]) -> Description:
 def _arrays(header: dict[str, Any], buffer: memoryview) -> dict[str, Array]:
     arrays, end = {}, 0
     for name, entry in header.items():
-        require(name in SHAPES | FILTER_SHAPES | RAW_SHAPES, f"it holds an unknown array {name!r:.60}.")
+        require(name in SHAPES | FILTER_SHAPES | GROWTH_SHAPES | RAW_SHAPES, f"it holds an unknown array {name!r:.60}.")
         complete = isinstance(entry, dict) and entry.keys() == {"dtype", "shape", "data_offsets"}
         require(complete, f"the entry of {name} is incomplete.")
         shape, offsets = entry["shape"], entry["data_offsets"]
@@ -217,6 +224,8 @@ def check(description: Description, arrays: Mapping[str, Array], filters: bool) 
     require(description.dt > 0, "dt is not above zero.")
     sizes = _sizes(description)
     wanted = SHAPES | (FILTER_SHAPES if filters else RAW_SHAPES)
+    if filters and GROWTH_SHAPES.keys() & arrays.keys():
+        wanted = wanted | GROWTH_SHAPES
     wrong = sorted(wanted.keys() ^ arrays.keys())
     require(not wrong, f"these arrays are missing, or should not be there: {', '.join(wrong)}.")
     for name, array in arrays.items():

@@ -25,6 +25,16 @@ function shaped(numbers, shape) {
   return Array.from({ length: shape[0] }, (_, i) => shaped(numbers.slice(i * size, (i + 1) * size), shape.slice(1)));
 }
 
+/** The variances that are expected of the sensors under a belief. */
+function sensorNoise(a, m, V) {
+  if (!a.sensor_growth) return a.sensor_noise;
+  return a.sensor_noise.map((noise, s) => {
+    let times = 1;
+    a.sensor_growth[s].forEach((growth, i) => (times += growth * ((m[i] - a.sensor_best_at[s][i]) ** 2 + V[i][i])));
+    return noise * times;
+  });
+}
+
 /**
  * What was measured minus what was expected, and the predicted variance of that, per sensor. NaN is missing.
  * Sensors of an angle may wrap: the difference is the shortest way around.
@@ -36,7 +46,8 @@ function innovation(a, m, V, z) {
     const [away, turn] = [z[i] - dot(row, m) - a.sensor_offset[i], a.sensor_turn[i]];
     return turn > 0 ? away - Math.round(away / turn) * turn : away;
   });
-  const variance = C.map((row, i) => dot(row, apply(V, row)) + a.sensor_noise[i]);
+  const noise = sensorNoise(a, m, V);
+  const variance = C.map((row, i) => dot(row, apply(V, row)) + noise[i]);
   return { difference, variance };
 }
 
@@ -45,12 +56,13 @@ function update(a, m, V, difference) {
   const C = a.sensor_matrix;
   const seen = difference.map(isSeen);
   if (!seen.some(Boolean)) return { mean: m, cov: V };
-  const precisionRoot = diagonal(a.sensor_noise.map((noise, i) => (seen[i] ? Math.sqrt(1 / noise) : 0)));
+  const noises = sensorNoise(a, m, V);
+  const precisionRoot = diagonal(noises.map((noise, i) => (seen[i] ? Math.sqrt(1 / noise) : 0)));
   const CVC = multiply(C, multiply(V, transpose(C)));
   const { inverse } = shrink(precisionRoot, CVC); // (C V C' + R)^-1, zero where nothing is seen
   const K = multiply(multiply(V, transpose(C)), inverse);
   const rest = sum(identity(m.length), multiply(K, C).map((row) => row.map((value) => -value)));
-  const noisy = K.map((row) => row.map((value, j) => value * a.sensor_noise[j]));
+  const noisy = K.map((row) => row.map((value, j) => value * noises[j]));
   const updated = sum(multiply(multiply(rest, V), transpose(rest)), multiply(noisy, transpose(K)));
   const step = apply(K, difference.map((value, i) => (seen[i] ? value : 0)));
   const mean = m.map((value, i) => value + step[i]);
@@ -314,7 +326,9 @@ class Controller {
   _gated(z) {
     const [a, { gate, patience }] = [this.arrays, this.description];
     const { difference, variance } = innovation(a, this.mean, this.cov, z);
-    const wider = variance.map((value, i) => value + dot(a.sensor_matrix[i], apply(a.wide_cov, a.sensor_matrix[i])));
+    const [noise, wide] = [this.cov, sum(this.cov, a.wide_cov)].map((cov) => sensorNoise(a, this.mean, cov));
+    const added = a.sensor_matrix.map((row, i) => dot(row, apply(a.wide_cov, row)) + (wide[i] - noise[i]));
+    const wider = variance.map((value, i) => value + added[i]);
     const repeated = this.latest.map((value, i) => z[i] === value);
     this.latest = this.latest.map((value, i) => (isSeen(z[i]) ? z[i] : value));
     const verdict = judge(difference, variance, wider, repeated, this.credit, gate, patience);

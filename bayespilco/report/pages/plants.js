@@ -19,6 +19,7 @@ const DOUBLE = { m: 0.5, l: 0.5, g: 9.82, friction: 0.1 };
 const SPRING = { mass: 1, stiffness: 1, damping: 0.4 };
 const TANK = { area: 15.5, outlet: 0.18, pump: 4.6, g: 982 };
 const SERVO = { friction: 2, gain: 6, spring: 3 };
+const VEHICLE = { lag: 0.3, light: [2.5, 3], goal: [5, 0] };
 
 /** Accelerations of cart and pole due to generalised forces. */
 function cartPoleResponse(theta, along, around) {
@@ -193,6 +194,23 @@ const PLANTS = {
         response: (x, [fx, fy]) => [0, cos(x[0]) * fx - sin(x[0]) * fy],
       },
     ],
+  },
+  "light-dark": {
+    substeps: 150,
+    derivative: (x, u) => [x[2], x[3], (u[0] - x[2]) / VEHICLE.lag, (u[1] - x[3]) / VEHICLE.lag],
+    lines(x) {
+      const [a, b] = VEHICLE.light;
+      const rays = [0, 1, 2, 3].map((k) => {
+        const [right, up] = [0.4 * cos((k * Math.PI) / 4), 0.4 * sin((k * Math.PI) / 4)];
+        return [[a - right, b - up], [a + right, b + up]];
+      });
+      const box = [[-1, -1], [1, -1], [1, 1], [-1, 1], [-1, -1]].map(([i, j]) => [x[0] + 0.15 * i, x[1] + 0.15 * j]);
+      return [...rays, box, [[x[0], x[1]]]];
+    },
+    goal: () => VEHICLE.goal,
+    view: [-3, -2.5, 7, 4.5],
+    force: 4,
+    handles: [{ name: "vehicle", at: (x) => [x[0], x[1]], response: (x, [fx, fy]) => [0, 0, fx, fy] }],
   },
 };
 

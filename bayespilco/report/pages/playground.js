@@ -88,8 +88,10 @@ class Loop {
 
   measure() {
     const { sensors } = this.setup;
-    return sensors.map(({ of, offset, std, dropout, period }) => {
-      const error = this.noise * std * this.chance.gauss();
+    return sensors.map(({ of, offset, std, dropout, period, growth, best_at }) => {
+      let times = 1; // how much more noise there is here than where it is least
+      growth.forEach((value, i) => (times += value * (this.rows[i] - best_at[i]) ** 2));
+      const error = this.noise * std * Math.sqrt(times) * this.chance.gauss();
       const lost = this.chance.uniform() < (this.dropout ?? dropout);
       return lost || this.isBlind || this.step % period ? NaN : dot(of, this.rows) + offset + error;
     });
