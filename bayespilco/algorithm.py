@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from bayespilco import execution
 from bayespilco import settings as tables
-from bayespilco.control import prediction
+from bayespilco.control import exploration, prediction
 from bayespilco.control.limits import Bounds
 from bayespilco.control.objective import OBJECTIVES, Objective, WithinLimits
 from bayespilco.control.policy import Policy
@@ -31,7 +31,7 @@ from bayespilco.core.registry import Registry
 from bayespilco.execution import Executor, PolicyExecutor, RandomActions
 from bayespilco.model.dynamics import Dynamics
 from bayespilco.model.episode import Episode, batch
-from bayespilco.model.posterior_samples import draw_many
+from bayespilco.model.posterior_samples import OnePlant, draw_many, mean_function
 from bayespilco.settings import Settings as Settings
 from bayespilco.tasks import Task
 from bayespilco.tasks.checking import check_episode
@@ -270,7 +270,10 @@ def learn_episode(
     stage("execute")
     episode = _experience(task, settings, records, execute, on_plant)  # lines 1 to 4: a random policy at first
     fit = _train(task, settings, records, episode, workers, stage("train"))  # line 5
-    found = _improve(task, settings, records, episode, fit, on_start, workers, stage("improve"))  # lines 6 to 8
+    given = task, settings, records, episode
+    found = _improve(*given, fit, on_start, workers, stage("improve"))  # lines 6 to 8
+    if settings.exploration != "none":
+        found = _explore(*given, fit, found, jax.random.fold_in(on_start, 1), workers, stage("improve"))
     predicted = found.problem.prediction(found.policy)
     return Record(episode, fit, found.policy, predicted, found.evaluations, found.stopped)
 
@@ -317,23 +320,24 @@ def _improve(
     settings: Settings,
     records: Sequence[Record],
     episode: Episode,
-    fit: Fit,
+    fit: Fit | OnePlant,
     key: Array,
     workers: Mapper,
     on_progress: Callable[..., None],
 ) -> Improvement:
     """The best policy by prediction with the new model, from the earlier policies and from random ones."""
-    problem = make_problem(task, settings, fit.dynamics)
+    problem = make_problem(task, settings, fit.dynamics, best_so_far(task, settings, records, fit.dynamics))
     visited = _visited(task, settings, [*(record.episode for record in records), episode])
     split = max(settings.evaluations // SPLIT_SHARE, 1) if settings.in_parts else 0
     earlier = [record.policy for record in records]
     judge, starts, refined = None, RANDOM_STARTS, earlier[-1:]
     last = len(records) + 1 >= settings.episodes
     recovery = Recovery([(start.weight, task.beginning_at(start).start) for start in task.recover_from])
-    if settings.selection == "samples" and problem.predictor.can_split:
+    if settings.selection != "prediction" and problem.predictor.can_split:
         key, of_judge = jax.random.split(key)
-        judge = _judge(task, settings, fit, problem, of_judge)
-        recovery = recovery._replace(judge=_judge_of_all_starts(task, settings, fit, problem, of_judge))
+        judge = _judge(task, settings, records, fit, problem, of_judge)
+        of_all = _judge_of_all_starts(task, settings, records, fit, problem, of_judge)
+        recovery = recovery._replace(judge=of_all)
     else:
         exploring = len(records) < EXPLORATION_EPISODES
         stuck = bool(records) and records[-1].predicted_cost > RESTART_THRESHOLD * problem.worst
@@ -348,18 +352,20 @@ def _improve(
         refined=refined,
         judge=judge,
         recovery=recovery if last and recovery.starts else None,
-        round_number=len(records) if settings.selection == "samples" else 0,
+        round_number=0 if settings.selection == "prediction" else len(records),
         workers=workers,
         on_progress=on_progress,
     )
 
 
-def _judge_of_all_starts(task: Task, settings: Settings, fit: Fit, problem: Problem, key: Array) -> Judge:
+def _judge_of_all_starts(
+    task: Task, settings: Settings, records: Sequence[Record], fit: Fit | OnePlant, problem: Problem, key: Array
+) -> Judge:
     """The same over all starts that a policy should cope with, weighted."""
     rest = 1 - sum(start.weight for start in task.recover_from)
-    judges = [(rest, _judge(task, settings, fit, problem, key))]
+    judges = [(rest, _judge(task, settings, records, fit, problem, key))]
     for start in task.recover_from:
-        judges.append((start.weight, _judge(task.beginning_at(start), settings, fit, problem, key)))
+        judges.append((start.weight, _judge(task.beginning_at(start), settings, records, fit, problem, key)))
 
     def judge(policies: Sequence[Policy]) -> np.ndarray:
         totals: np.ndarray = np.sum([weight * np.asarray(each(policies)) for weight, each in judges], axis=0)
@@ -368,19 +374,33 @@ def _judge_of_all_starts(task: Task, settings: Settings, fit: Fit, problem: Prob
     return judge
 
 
-def _judge(task: Task, settings: Settings, fit: Fit, problem: Problem, key: Array) -> Judge:
+def _judge(
+    task: Task, settings: Settings, records: Sequence[Record], fit: Fit | OnePlant, problem: Problem, key: Array
+) -> Judge:
     """The cost on plants drawn from the model: the same plants and the same noise for every policy.
 
-    So few plants say nothing about rare events. What limits cost is taken from the prediction.
+    So few plants say nothing about rare events. What limits cost is taken from the prediction. For the index, each
+    plant is run twice, and less is charged where there is more to learn (`control.exploration`).
     """
     of_plants, of_runs = jax.random.split(key)
     plants, keys = draw_many(fit, jax.random.split(of_plants, DRAWN_PLANTS)), jax.random.split(of_runs, DRAWN_PLANTS)
+    again = jax.random.split(jax.random.fold_in(of_runs, 1), DRAWN_PLANTS)
     executor = METHODS[settings.method].executor
+    left = settings.episodes - 1 - len(records)
 
     def judge(policies: Sequence[Policy]) -> np.ndarray:
         ready = [executor(policy, fit.dynamics) for policy in policies]
-        costs = [execution.simulate_samples(task, each, plants, keys).costs for each in ready]
-        totals: np.ndarray = np.asarray(costs) @ task.discount ** np.arange(task.steps + 1)
+
+        def run(keys: Array) -> np.ndarray:
+            costs = [execution.simulate_samples(task, each, plants, keys).costs for each in ready]
+            totals: np.ndarray = np.asarray(costs) @ task.discount ** np.arange(task.steps + 1)
+            return totals
+
+        totals = run(keys)
+        if settings.selection == "index":
+            pairs = [(each, run_again) for each, run_again in zip(totals, run(again), strict=True)]
+            worths = [exploration.worth(exploration.spread(*pair), left) for pair in pairs]
+            totals = np.mean(pairs, axis=1) - np.array(worths)[:, None]
         if isinstance(problem.objective, WithinLimits):
             predictions = [problem.split().prediction(policy) for policy in policies]
             totals += np.array([[float(problem.objective.penalty(each))] for each in predictions])
@@ -389,14 +409,57 @@ def _judge(task: Task, settings: Settings, fit: Fit, problem: Problem, key: Arra
     return judge
 
 
+def _explore(
+    task: Task,
+    settings: Settings,
+    records: Sequence[Record],
+    episode: Episode,
+    fit: Fit,
+    found: Improvement,
+    key: Array,
+    workers: Mapper,
+    on_progress: Callable[..., None],
+) -> Improvement:
+    """What was found, unless that is hopeless: then the best policy for one of the plants that are possible.
+
+    Where ignorance makes every policy cost nearly the worst there is, the model has no gradient to offer. One plant
+    has, and to try a policy that would be good there is the way to learn whether it is the real one. What is predicted
+    of it is by the whole model, as ever.
+    """
+    problem = found.problem
+    if not float(problem.prediction(found.policy).total_cost) > RESTART_THRESHOLD * problem.worst:
+        return found
+    of_plant, of_search, of_judge = jax.random.split(key, 3)
+    plant = fit.draw(of_plant) if settings.exploration == "thompson" else mean_function(fit.dynamics)
+    tried = _improve(task, settings, records, episode, OnePlant(plant), of_search, workers, on_progress)
+    if settings.selection == "index":
+        greedy, other = _judge(task, settings, records, fit, problem, of_judge)([found.policy, tried.policy])
+        if np.mean(greedy) <= np.mean(other):
+            return found
+    return Improvement(
+        tried.policy,
+        problem,
+        problem.value(tried.policy),
+        found.evaluations + tried.evaluations,
+        tried.stopped,
+        tried.history,
+        tried.curvature,
+    )
+
+
 LIMIT_WEIGHT = 0.05
 """What a probability of exceeding a limit that is e times as high as allowed costs, relative to the worst run."""
 
 
 @float64
-def make_problem(task: Task, settings: Settings, dynamics: Dynamics) -> Problem:
-    """What a policy for a task should be good at, according to a model."""
-    objective: Objective = OBJECTIVES[settings.objective].value(discount=task.discount)
+def make_problem(task: Task, settings: Settings, dynamics: Dynamics, best: float | None = None) -> Problem:
+    """What a policy for a task should be good at, according to a model.
+
+    Args:
+        best: The cost to improve on, for objectives that ask for it (`best_so_far`).
+    """
+    known = {"discount": task.discount, "kappa": settings.kappa, "best": best}
+    objective: Objective = OBJECTIVES[settings.objective].value(**{name: known[name] for name in _asked(settings)})
     limits: tuple[Bounds, ...] = ()
     if settings.limit_probability > 0:
         limits = check_limits(task, settings)
@@ -409,6 +472,27 @@ def make_problem(task: Task, settings: Settings, dynamics: Dynamics) -> Problem:
         objective = WithinLimits(objective, settings.limit_probability, LIMIT_WEIGHT * worst, count)
     predictor = METHODS[settings.method].predictor
     return Problem(predictor, dynamics, task.start, task.cost, task.steps, objective, limits=limits)
+
+
+def _asked(settings: Settings) -> list[str]:
+    """What the objective wants to know."""
+    fields = {field.name for field in dataclasses.fields(OBJECTIVES[settings.objective].value)}
+    return [name for name in ("discount", "kappa", "best") if name in fields]
+
+
+@float64
+def best_so_far(task: Task, settings: Settings, records: Sequence[Record], dynamics: Dynamics) -> float | None:
+    """The lowest expected cost of the earlier policies, by the model at hand: what there is to improve on.
+
+    By the model at hand, as earlier ones may have promised too much; and in parts, if policies are predicted so. None
+    if the objective does not ask for it, or there is no earlier policy.
+    """
+    if not records or "best" not in _asked(settings):
+        return None
+    plain = dataclasses.replace(settings, objective="expected-cost", limit_probability=0.0)
+    problem = make_problem(task, plain, dynamics)
+    problem = problem.split() if settings.in_parts else problem
+    return min(problem.value(record.policy) for record in records)
 
 
 def check_limits(task: Task, settings: Settings) -> tuple[Bounds, ...]:

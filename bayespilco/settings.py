@@ -25,7 +25,14 @@ STRUCTURES.add("auto", "auto", "second-order if the task declares rates, else fr
 SELECTIONS: Registry[str] = Registry("selection")
 """How the best of the policies that a search finds is selected."""
 SELECTIONS.add("samples", "samples", "By the mean cost on plants drawn from the model.")
+SELECTIONS.add("index", "index", "By the same, less what may still be learned about it in the episodes left.")
 SELECTIONS.add("prediction", "prediction", "By the predicted cost, which they were optimised on.")
+
+EXPLORATIONS: Registry[str] = Registry("exploration")
+"""What a policy is optimised on as long as the model knows of no way to the goal."""
+EXPLORATIONS.add("none", "none", "On the model, with all that it does not know.")
+EXPLORATIONS.add("thompson", "thompson", "On one plant drawn from the model (Thompson sampling).")
+EXPLORATIONS.add("mean-function", "mean-function", "On the model's mean function, as if it were the plant.")
 
 EXECUTIONS = 100
 """How often the command executes the final policy."""
@@ -77,11 +84,22 @@ class Settings:
         no="whole",
     )
     objective: str = setting("expected-cost", "What policy search minimises.", table=OBJECTIVES)
+    kappa: float = setting(
+        1.0,
+        "Standard deviations that the objective confidence-bound subtracts; below 0: adds.",
+        lowest=-100,
+        highest=100,
+    )
     selection: str = setting(
         "samples",
-        "What selects the best policy found: samples of the model, or prediction.",
+        "What selects the best policy found: samples of the model, an index of them that explores, or prediction.",
         table=SELECTIONS,
         before="prediction",
+    )
+    exploration: str = setting(
+        "none",
+        "What to optimise on while the predicted cost is hopeless: none, thompson (a drawn plant), or mean-function.",
+        table=EXPLORATIONS,
     )
     limit_probability: float = setting(
         0.0, "How likely a run may be to exceed the task's limits, in policy search; 0: any.", lowest=0, highest=1

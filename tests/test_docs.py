@@ -58,7 +58,7 @@ json.dump(found, sys.stdout)
 """Programs one after the other, each with names and a directory of its own. What one of them compiles, others find."""
 
 HOWTOS = ["own-task", "own-data", "real-plant", "missing-samples", "hidden-states", "costs", "trust"]
-SLOW_HOWTOS = ["runs", "when-learning-fails", "learning-curves"]
+SLOW_HOWTOS = ["runs", "when-learning-fails", "learning-curves", "exploration"]
 """Those that go on from a run."""
 one_process = pytest.mark.xdist_group("documents")
 

@@ -8,18 +8,19 @@ is spread too widely for one Gaussian (`splitting`).
 """
 
 import abc
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from bayespilco.control.cost import Cost
+from bayespilco.control.cost import Cost, cost_covariance
 from bayespilco.control.limits import Bounds, outside
 from bayespilco.control.policy import Policy, PolicyMap
-from bayespilco.core.gaussian import Gaussian, diagonal, joint
+from bayespilco.core.gaussian import Gaussian, diagonal, diagonal_matrix, joint
 from bayespilco.core.precision import float64
 from bayespilco.model import splitting
 from bayespilco.model.belief import BeliefDistribution, Update, start
@@ -27,6 +28,19 @@ from bayespilco.model.dynamics import Dynamics
 
 DIVERGED = 1e3
 """A predicted mean or standard deviation beyond this has left every plausible range: the prediction diverged."""
+
+
+class Links(NamedTuple):
+    """How a step hangs together with earlier and later ones.
+
+    With `h` what is handed on from step to step (the latent state, and with a filter also its mean), `a = [x, u]`, and
+    `y` anything of an earlier step, gains multiply: `Cov[y, a] = Cov[y, h] acting`, and then `Cov[y, h'] = Cov[y, h]
+    onward`. From this step itself they start with `Cov[a, h'] = following`.
+    """
+
+    acting: Float[Array, "handed joint"]
+    onward: Float[Array, "handed handed"]
+    following: Float[Array, "joint handed"]
 
 
 class Step(NamedTuple):
@@ -38,6 +52,8 @@ class Step(NamedTuple):
     """The joint of latent state and action `[x, u]`: what costs are charged for."""
     belief_cov: Float[Array, "state state"]
     """V after the observation: what the controller does not know about the state."""
+    links: Callable[[], Links] | None = None
+    """Called only if covariances between steps are asked for; None: the predictor knows none."""
 
 
 class Predictor(eqx.Module):
@@ -95,8 +111,15 @@ class Unfiltered(Predictor):
         noise = dynamics.sensors.raw_noise(dynamics.structure.plant_states, carry)
         observed = Gaussian(carry.mean, carry.cov + noise)
         # Cov[X, U] = S_x gain: the sensor's noise moves the action, but not with the state.
-        state_action = joint(carry, policy.moments(observed))
-        return Step(dynamics.moments(state_action, t).output, state_action, jnp.zeros_like(carry.cov))
+        action = policy.moments(observed)
+        state_action = joint(carry, action)
+        following = dynamics.moments(state_action, t)
+
+        def links() -> Links:
+            acting = jnp.concatenate([jnp.eye(carry.size), action.gain], axis=1)
+            return Links(acting, acting @ following.gain, state_action.cov @ following.gain)
+
+        return Step(following.output, state_action, jnp.zeros_like(carry.cov), links)
 
 
 class Filtered(Predictor):
@@ -137,11 +160,27 @@ class Filtered(Predictor):
 
     def step(self, carry: BeliefDistribution, t: Array, policy: PolicyMap, dynamics: Dynamics) -> Step:
         updated = carry.update(dynamics.sensors, self.update, t)
-        mean_action = updated.act(policy)
+        mean_action, of_action = updated.act(policy)
         # The latent state differs from the belief's mean by an error that the action does not depend on.
         error = jnp.pad(carry.state.cov - updated.mean.cov, (0, mean_action.size - carry.mean.size))
         state_action = Gaussian(mean_action.mean, mean_action.cov + error)
-        return Step(updated.predict(dynamics, mean_action, t), state_action, updated.cov)
+        following, gain = updated.predict(dynamics, mean_action, t)
+
+        def links() -> Links:
+            """What is handed on is `h = [x, m]`: the state, and the belief's mean, which runs after it."""
+            eye = jnp.eye(carry.mean.size)
+            # The updated mean is m + K C (x - m) + K e. Then state and mean go on through the same gain.
+            sensors = carry.looking(dynamics.sensors)
+            seeing = (sensors.expected_update(carry.cov, t)[0] @ sensors.C).T
+            of_state, of_mean = jnp.concatenate([eye, jnp.zeros_like(eye)]), jnp.concatenate([seeing, eye - seeing])
+            acting, deciding = (jnp.concatenate([x, of_mean @ of_action], axis=1) for x in (of_state, of_mean))
+            return Links(
+                acting,
+                jnp.concatenate([acting @ gain, deciding @ gain], axis=1),
+                jnp.concatenate([state_action.cov @ gain, mean_action.cov @ gain], axis=1),
+            )
+
+        return Step(following, state_action, updated.cov, links)
 
 
 class StateAndBelief(NamedTuple):
@@ -258,7 +297,13 @@ class MostLikely(Predictor):
         u = policy(carry.mean)
         following = Gaussian(dynamics(carry.mean, u, t), jnp.zeros_like(carry.cov))
         state_action = Gaussian(jnp.concatenate([carry.mean, u]), jnp.zeros((carry.size + u.shape[0],) * 2))
-        return Step(following, state_action, jnp.zeros_like(carry.cov))
+
+        def links() -> Links:
+            """Nothing varies."""
+            both = jnp.zeros((carry.size, state_action.size))
+            return Links(both, jnp.zeros_like(carry.cov), both.T)
+
+        return Step(following, state_action, jnp.zeros_like(carry.cov), links)
 
 
 class Prediction(eqx.Module):
@@ -276,6 +321,8 @@ class Prediction(eqx.Module):
     """Whether the prediction left every plausible range; from then on every step costs the worst there is."""
     outside: Float[Array, " times"] | None = None
     """How probable it is that the state is beyond a limit, if there are limits (`control.limits`)."""
+    cost_cov: Float[Array, "times times"] | None = None
+    """The covariances of the costs of all pairs of steps, if they were asked for."""
 
     @property
     @float64
@@ -294,9 +341,16 @@ def predict(
     steps: int,
     *,
     limits: tuple[Bounds, ...] = (),
+    between_steps: bool = False,
 ) -> Prediction:
-    """Predict `steps` steps from the initial state (Algorithm 1, lines 6 and 7)."""
-    return _predict_from(predictor.start(initial, dynamics), predictor, policy.map(), dynamics, cost, steps, limits)
+    """Predict `steps` steps from the initial state (Algorithm 1, lines 6 and 7).
+
+    Args:
+        limits: What rows of the state must not exceed: then the prediction says how probable it is that one does.
+        between_steps: Whether to compute the covariances of the costs of all pairs of steps.
+    """
+    start = predictor.start(initial, dynamics)
+    return _predict_from(start, predictor, policy.map(), dynamics, cost, steps, limits, between_steps)
 
 
 @float64
@@ -310,6 +364,7 @@ def predict_split(
     points: Float[Array, "parts state"],
     *,
     limits: tuple[Bounds, ...] = (),
+    between_steps: bool = False,
 ) -> Prediction:
     """The same from each part of the initial state by itself, and what it comes to over all parts.
 
@@ -319,7 +374,7 @@ def predict_split(
     ready = policy.map()
 
     def one(start: Any) -> Prediction:
-        return _predict_from(start, predictor, ready, dynamics, cost, steps, limits)
+        return _predict_from(start, predictor, ready, dynamics, cost, steps, limits, between_steps)
 
     return _mixture(jax.lax.map(one, predictor.starts(initial, dynamics, points)))
 
@@ -336,6 +391,9 @@ def _mixture(each: Prediction) -> Prediction:
         return whole, jnp.mean(cov, axis=0) + jnp.einsum("kti,ktj->tij", away, away) / len(away)
 
     cost, variance = moments(each.cost_mean[..., None], each.cost_variance[..., None, None])
+    cost_cov = None
+    if each.cost_cov is not None:
+        cost_cov = moments(each.cost_mean[:, None], each.cost_cov[:, None])[1][0]
     return Prediction(
         *moments(each.state_mean, each.state_cov),
         *moments(each.action_mean, each.action_cov),
@@ -344,6 +402,7 @@ def _mixture(each: Prediction) -> Prediction:
         variance[:, 0, 0],
         each.diverged.any(),
         None if each.outside is None else jnp.mean(each.outside, axis=0),
+        cost_cov,
     )
 
 
@@ -355,6 +414,7 @@ def _predict_from(
     cost: Cost,
     steps: int,
     limits: tuple[Bounds, ...] = (),
+    between_steps: bool = False,
 ) -> Prediction:
     states = predictor.state(start).size
     worst = cost.worst
@@ -371,19 +431,24 @@ def _predict_from(
     def beyond(state: Gaussian, diverged: Array) -> tuple[Array, ...]:
         return (jnp.where(diverged, 1.0, outside(limits, state)),) if limits else ()
 
-    def step(carry: tuple[Any, Array], t: Array) -> tuple[tuple[Any, Array], tuple[Array, ...]]:
+    def step(carry: tuple[Any, Array], t: Array) -> tuple[tuple[Any, Array], tuple[Any, ...]]:
         current, diverged = carry
         state = predictor.state(current)
         away = beyond(state, diverged)
-        following, state_action, belief_cov = predictor.step(current, t, ready, dynamics)
+        following, state_action, belief_cov, links = predictor.step(current, t, ready, dynamics)
         charged = charge(cost, state_action, diverged)
+        linked = None
+        if between_steps:
+            if links is None:
+                raise ValueError(f"{type(predictor).__name__} does not say how the costs of two steps hang together.")
+            linked = state_action, links(), diverged
         diverged = diverged | out_of_range(predictor.state(following))
         # After a divergence the start is propagated again and again: finite values, and no gradient from them.
         following = jax.tree.map(lambda new, safe: jnp.where(diverged, safe, new), following, start)
         action = state_action.mean[states:], state_action.cov[states:, states:]
-        return (following, diverged), (state.mean, state.cov, *action, belief_cov, *charged, *away)
+        return (following, diverged), (linked, state.mean, state.cov, *action, belief_cov, *charged, *away)
 
-    (last, diverged), (means, covs, u, u_cov, belief_covs, costs, variances, *away) = jax.lax.scan(
+    (last, diverged), (linked, means, covs, u, u_cov, belief_covs, costs, variances, *away) = jax.lax.scan(
         step, (_depending_on(ready, start), jnp.asarray(False)), jnp.arange(steps)
     )
     # At the last step there is no action: only the state is charged for.
@@ -393,6 +458,10 @@ def _predict_from(
     def with_last(rest: Array, value: Array) -> Array:
         return jnp.concatenate([rest, value[None]])
 
+    variances, cost_cov = with_last(variances, final_variance), None
+    if linked is not None:
+        joints, all_links, lost = linked
+        cost_cov = _cost_covariances(cost, joints, all_links, final, jnp.append(lost, diverged), variances)
     return Prediction(
         with_last(means, final.mean),
         with_last(covs, final.cov),
@@ -400,10 +469,64 @@ def _predict_from(
         u_cov,
         belief_covs,
         with_last(costs, final_cost),
-        with_last(variances, final_variance),
+        variances,
         diverged,
         with_last(away[0], beyond(final, diverged)[0]) if limits else None,
+        cost_cov,
     )
+
+
+def _cost_covariances(
+    cost: Cost,
+    state_action: Gaussian,
+    links: Links,
+    final: Gaussian,
+    diverged: Bool[Array, " times"],
+    variances: Float[Array, " times"],
+) -> Float[Array, "times times"]:
+    """The covariances of the costs of all pairs of steps, with their variances on the diagonal.
+
+    Two joints `[x, u]` are taken to be jointly Gaussian, as each of them is; their covariance is a product of gains
+    (`Links`). That is exact for linear dynamics. What the model does not know about the function counts as drawn anew
+    at each step, as in all of moment matching.
+
+    Args:
+        state_action: The joints of all steps but the last, along the first axis; their `links` likewise.
+        final: The last state.
+        diverged: Which steps cost the worst there is, whatever happens.
+    """
+    steps, states = links.acting.shape[0], final.size
+
+    def after(carry: Array, inputs: tuple[Links, Array]) -> tuple[Array, Array]:
+        """`carry` is `Cov[a_t, h_s]` for all earlier `t`, and zero for others."""
+        (acting, onward, following), s = inputs
+        return (carry @ onward).at[s].set(following), carry @ acting
+
+    none = jnp.zeros_like(links.following)
+    with_last, with_each = jax.lax.scan(after, none, (links, jnp.arange(steps)))
+    with_last = with_last[:, :, :states]  # at the last step there is no action; the state comes first in `h`
+
+    means, covs = state_action.mean, state_action.cov
+
+    def pair(mean: Array, cov: Array, other_mean: Array, other_cov: Array, cross: Array, other: Cost) -> Array:
+        both = jnp.block([[cov, cross], [cross.T, other_cov]])
+        return cost_covariance(cost, Gaussian(jnp.concatenate([mean, other_mean]), both), other, mean.shape[0])
+
+    def inner(mean: Array, cov: Array, other_mean: Array, other_cov: Array, cross: Array) -> Array:
+        return pair(mean, cov, other_mean, other_cov, cross, cost)
+
+    def with_final(mean: Array, cov: Array, cross: Array) -> Array:
+        return pair(mean, cov, final.mean, final.cov, cross, cost.terminal(states))
+
+    # There are thousands of pairs: what a derivative needs of them is computed again, rather than kept.
+    earlier, later = np.triu_indices(steps, k=1)
+    found = jax.vmap(jax.checkpoint(inner))(
+        means[earlier], covs[earlier], means[later], covs[later], with_each[later, earlier]
+    )
+    found_last = jax.vmap(jax.checkpoint(with_final))(means, covs, with_last)
+    upper = jnp.zeros((steps + 1, steps + 1)).at[earlier, later].set(found).at[:-1, -1].set(found_last)
+    upper = jnp.where(diverged[:, None] | diverged, 0.0, upper)
+    return upper + upper.T + diagonal_matrix(variances)
 
 
 @jax.custom_vjp

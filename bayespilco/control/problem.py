@@ -147,9 +147,10 @@ def _weighted(
 @compiled
 def _prediction(policy: Policy, problem: Problem) -> Prediction:
     given = problem.predictor, policy, problem.dynamics, problem.initial, problem.cost, problem.steps
+    limits, between_steps = problem.limits, problem.objective.between_steps
     if problem.components is None:
-        return predict(*given, limits=problem.limits)
-    return predict_split(*given, problem.components, limits=problem.limits)
+        return predict(*given, limits=limits, between_steps=between_steps)
+    return predict_split(*given, problem.components, limits=limits, between_steps=between_steps)
 
 
 @compiled

@@ -72,6 +72,11 @@ class BeliefDistribution(eqx.Module):
         """The latent state (Eq. 21): the distribution over beliefs, flattened."""
         return Gaussian(self.mean.mean, self.mean.cov + self.cov)
 
+    def looking(self, sensors: Sensors | Array) -> Sensors:
+        """The sensors, with the noise that they have where the state is expected."""
+        where = self.state if self.looked_from is None else self.looked_from
+        return as_sensors(sensors).at(where.mean, where.cov)
+
     def update(self, sensors: Sensors | Array, how: Update = "conserving", t: Array | int = 0) -> "BeliefDistribution":
         """What an observation not yet made will do to the belief (Eqs. 15-16, corrected).
 
@@ -79,8 +84,7 @@ class BeliefDistribution(eqx.Module):
         the mean gains exactly what the belief's covariance loses: `S + V` is conserved. The paper sets `Cov[M, Z] = 0`
         ("literal"), which loses variance at every step.
         """
-        where = self.state if self.looked_from is None else self.looked_from
-        S, V, sensors = self.mean.cov, self.cov, as_sensors(sensors).at(where.mean, where.cov)
+        S, V, sensors = self.mean.cov, self.cov, self.looking(sensors)
         Wz, updated, learned = sensors.expected_update(V, t)
         if how == "conserving":
             spread = S + learned
@@ -89,15 +93,20 @@ class BeliefDistribution(eqx.Module):
             spread = symmetrise(Wm @ S @ Wm.T + Wz @ (sensors.of_cov(S + V) + sensors.R) @ Wz.T)
         return BeliefDistribution(Gaussian(self.mean.mean, spread), updated, self.looked_from)
 
-    def act(self, policy: ActsOnBeliefs) -> Gaussian:
-        """The joint of belief mean and action (Eqs. 19-20)."""
-        return joint(self.mean, policy.belief_moments(self.mean, self.cov))
+    def act(self, policy: ActsOnBeliefs) -> tuple[Gaussian, Float[Array, "state action"]]:
+        """The joint of belief mean and action (Eqs. 19-20), and the action's gain."""
+        action = policy.belief_moments(self.mean, self.cov)
+        return joint(self.mean, action), action.gain
 
-    def predict(self, dynamics: Dynamics, mean_action: Gaussian, t: Array | int = 0) -> "BeliefDistribution":
-        """Appendix B on that joint."""
+    def predict(
+        self, dynamics: Dynamics, mean_action: Gaussian, t: Array | int = 0
+    ) -> "tuple[BeliefDistribution, Float[Array, 'both state']]":
+        """Appendix B on that joint, and the gain from it to the next belief's mean."""
         moments, cov = dynamics.belief_moments(mean_action, self.cov, t)
         following = BeliefDistribution(moments.output, cov)
-        return following if self.looked_from is None else BeliefDistribution(moments.output, cov, following.state)
+        if self.looked_from is not None:
+            following = BeliefDistribution(moments.output, cov, following.state)
+        return following, moments.gain
 
 
 def start(initial: Gaussian, known: tuple[int, ...] = ()) -> BeliefDistribution:

@@ -30,6 +30,28 @@ class CanDraw(Protocol):
     def draw(self, key: Array) -> Dynamics: ...
 
 
+class OnePlant(eqx.Module):
+    """What stands in for a fit where only one plant counts as possible."""
+
+    dynamics: Dynamics
+
+    def draw(self, key: Array) -> Dynamics:
+        """That plant, whatever chance says."""
+        return self.dynamics
+
+
+def mean_function(dynamics: Dynamics) -> Dynamics:
+    """The plant that a model expects: its mean function, as if it were known. Noise stays."""
+    gp = eqx.tree_at(
+        lambda g: (g.precision, g.cross_cov, g.linear_cov, g.root, g.inner),
+        dynamics.gp,
+        5 * (None,),
+        is_leaf=lambda leaf: leaf is None,
+    )
+    plant: Dynamics = eqx.tree_at(lambda d: d.gp, dynamics, gp)
+    return plant
+
+
 @float64
 @compiled
 def draw_many(fit: CanDraw, keys: Array) -> Dynamics:
