@@ -255,6 +255,7 @@ class TaskEnvironment(gym.Env):
         self._structure, self._sensors = self.task.structure(), self.task.true_sensors
         self._plant, self._cost = float64(jax.jit(self.task.plant)), float64(eqx.filter_jit(self.task.cost))
 
+    @float64
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         mean, cov = np.asarray(self.task.initial.mean), np.asarray(self.task.initial.cov)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 import scipy.optimize
 import scipy.stats
 
-from bayespilco import METHODS, LinearPolicy, Settings, algorithm
+from bayespilco import METHODS, LinearPolicy, Run, Settings, algorithm
 from bayespilco.algorithm import best_so_far, make_problem
 from bayespilco.control.exploration import Spread, spread, worth
 from bayespilco.control.objective import ExpectedImprovement
@@ -152,3 +153,14 @@ def test_the_best_so_far_is_by_the_model_at_hand() -> None:
     assert best_so_far(RUN.task, Settings(), RUN.records, FIT.dynamics) is None, "not asked for"
     bound = make_problem(RUN.task, Settings(objective="confidence-bound", kappa=-2.0), FIT.dynamics).objective
     assert bound.kappa == -2  # type: ignore[attr-defined]
+
+
+def test_what_an_objective_asks_for_is_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _, record = _learned(monkeypatch, objective="confidence-bound")
+    cov = record.prediction.cost_cov
+    assert cov is not None and cov.shape == (RUN.task.steps + 1,) * 2
+    settings = dataclasses.replace(RUN.settings, objective="confidence-bound", episodes=3)
+    Run(RUN.task, settings, (*RUN.records, record)).save(tmp_path / "run")
+    first, *_, last = Run.load(tmp_path / "run").records
+    assert first.prediction.cost_cov is None
+    np.testing.assert_array_equal(last.prediction.cost_cov, cov)
