@@ -38,7 +38,7 @@ DOUBLING = (600, 1200, 2400, 4800, 7200, 9600, 14400, 19200, 28800, 38400, 50400
 """After how many steps policies are measured: multiples of PPO's batches."""
 BATCH = 600
 """Steps of one batch of PPO: ten episodes. (Its usual 2048 would be 68 s.)"""
-COLOURS = {"sac": "#D55E00", "ppo": "#56B4E9"}
+COLOURS = {"sac": "#D55E00", "ppo": "#009E73"}
 
 
 def make_environment(directory: Path, torch: str) -> Path:
@@ -199,13 +199,15 @@ def figure(out: Path, ours: list[Path]) -> None:
         medians = [np.median([_latest(run, seconds) for run in runs]) for seconds in at]
         if runs:
             label = f"{name.upper() if name in COLOURS else name}, {len(runs)} seed{'s' if len(runs) > 1 else ''}"
-            ax.plot(at, medians, color=colours[name], linewidth=2, label=label)
+            ax.plot(at, medians, marker="o", markersize=4, color=colours[name], linewidth=2, label=label)
             lowest, seconds = min(zip(medians, at, strict=True))
             print(f"{name}: {len(runs)} seeds, lowest median {lowest:.1f} after {seconds:.0f} s")
     for limit in (26.8, 17.0):
         ax.axhline(limit, color=QUIET, linewidth=0.8, linestyle=":")
     ax.set(xscale="log", xlabel="seconds of interaction", ylabel="executed total cost", ylim=(0, None))
     ax.set_title("median over seeds, and each seed; dotted: the paper, and the limit", loc="left", fontsize=11)
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter("")
     ax.legend(frameon=False, fontsize=9)
     drawing.savefig(out / "peers.png")
 
