@@ -381,7 +381,7 @@ def test_what_does_not_fit_is_refused(change: dict[str, np.ndarray | None], sent
 def test_a_file_that_is_not_there_or_of_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing cannot be read: No such file"):
         Controller.load(tmp_path / "nothing")
-    content = small_run().controller.to_bytes().replace(b"controller 4", b"controller 9")
+    content = small_run().controller.to_bytes().replace(b"controller 5", b"controller 9")
     (tmp_path / "newer").write_bytes(content)
     with pytest.raises(ValueError, match=r"newer is not a controller.*format is not 'bayespilco controller 5'"):
         Controller.load(tmp_path / "newer")

@@ -1,6 +1,5 @@
 """Light-dark: the task, its picture, and that looking is learned from the exact gradient."""
 
-import dataclasses
 import importlib
 
 import jax
@@ -35,7 +34,6 @@ def test_the_camera_is_as_good_as_the_light_is_near() -> None:
         np.testing.assert_allclose(std[:2], np.hypot(0.1, away), rtol=1e-12)
         np.testing.assert_allclose(std[2:], 0.1, rtol=1e-12)
     assert model_structure(task, Settings()) == "second-order" and not task.hidden
-    assert model_structure(dataclasses.replace(task, sensors=()), Settings()) == "free"
 
 
 def test_a_straight_way_does_not_see() -> None:

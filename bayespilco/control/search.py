@@ -179,7 +179,7 @@ def search(
     else:
         best = min(found, key=lambda each: each.cost)
         best = _refine(best, splits, refined, split_evaluations, workers, progress)
-    if recovery is None or best.cost > WORTH_REFINING * problem.worst:
+    if recovery is None or float(best.problem.prediction(best.policy).total_cost) > WORTH_REFINING * problem.worst:
         return best
     return _recovering(best, splits, recovery, split_evaluations, workers, progress)
 
