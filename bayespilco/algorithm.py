@@ -331,13 +331,15 @@ def _improve(
     split = max(settings.evaluations // SPLIT_SHARE, 1) if settings.in_parts else 0
     earlier = [record.policy for record in records]
     judge, starts, refined = None, RANDOM_STARTS, earlier[-1:]
-    last = len(records) + 1 >= settings.episodes
-    recovery = Recovery([(start.weight, task.beginning_at(start).start) for start in task.recover_from])
+    recovery = None
+    if task.recover_from and len(records) + 1 >= settings.episodes:
+        recovery = Recovery([(start.weight, task.beginning_at(start).start) for start in task.recover_from])
     if settings.selection != "prediction" and problem.predictor.can_split:
         key, of_judge = jax.random.split(key)
         judge = _judge(task, settings, records, fit, problem, of_judge)
-        of_all = _judge_of_all_starts(task, settings, records, fit, problem, of_judge)
-        recovery = recovery._replace(judge=of_all)
+        if recovery is not None:
+            of_all = _judge_of_all_starts(task, settings, records, fit, problem, of_judge)
+            recovery = recovery._replace(judge=of_all)
     else:
         exploring = len(records) < EXPLORATION_EPISODES
         stuck = bool(records) and records[-1].predicted_cost > RESTART_THRESHOLD * problem.worst
@@ -351,7 +353,7 @@ def _improve(
         split_evaluations=split,
         refined=refined,
         judge=judge,
-        recovery=recovery if last and recovery.starts else None,
+        recovery=recovery,
         round_number=0 if settings.selection == "prediction" else len(records),
         workers=workers,
         on_progress=on_progress,
@@ -436,15 +438,7 @@ def _explore(
         greedy, other = _judge(task, settings, records, fit, problem, of_judge)([found.policy, tried.policy])
         if np.mean(greedy) <= np.mean(other):
             return found
-    return Improvement(
-        tried.policy,
-        problem,
-        problem.value(tried.policy),
-        found.evaluations + tried.evaluations,
-        tried.stopped,
-        tried.history,
-        tried.curvature,
-    )
+    return dataclasses.replace(tried.on(problem), evaluations=found.evaluations + tried.evaluations)
 
 
 LIMIT_WEIGHT = 0.05

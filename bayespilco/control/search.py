@@ -12,6 +12,7 @@ in, such as the cost on plants drawn from the model. Then moments say which way 
 policies found is kept.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -71,6 +72,10 @@ class Improvement(eqx.Module):
     """The best predicted cost after each evaluation."""
     curvature: Curvature
     """BFGS's estimate of the inverse Hessian at the end. A search of a similar problem can start with it."""
+
+    def on(self, problem: Problem) -> "Improvement":
+        """The same policy, with what it costs on another problem."""
+        return dataclasses.replace(self, problem=problem, cost=problem.value(self.policy))
 
 
 @float64
@@ -248,8 +253,7 @@ def _judged(
         loss = after - costs[first] if worth_refining else _hopeful(after) - _hopeful(costs[first])
         best = tried if loss.mean() <= loss.std() / np.sqrt(len(loss)) else best
     if splits and best.problem is not splits[-1]:  # its prediction should be as accurate as that of refined policies
-        cost = splits[-1].value(best.policy)
-        return Improvement(best.policy, splits[-1], cost, best.evaluations, best.stopped, best.history, best.curvature)
+        return best.on(splits[-1])
     return best
 
 
@@ -274,11 +278,7 @@ def _recovering(
     else:
         before, after = np.asarray(recovery.judge([best.policy, tried.policy]))
         better = after.mean() <= before.mean()
-    if not better:
-        return best
-    own = splits[-1]
-    total = best.evaluations + tried.evaluations
-    return Improvement(tried.policy, own, own.value(tried.policy), total, tried.stopped, tried.history, tried.curvature)
+    return tried.on(splits[-1]) if better else best
 
 
 def _as_found(policy: Policy, problem: Problem, curvature: Curvature) -> Improvement:
