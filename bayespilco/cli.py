@@ -824,8 +824,10 @@ def sensors(
 )
 def belief(
     directory: Annotated[Path, typer.Argument(help="The directory of a run.")],
-    episode: Annotated[int, typer.Option(help="Of the policy learned from the episodes up to this one.")] = -1,
-    runs: Annotated[int, typer.Option(min=2, help="On plants drawn from the model.")] = 200,
+    episode: Annotated[
+        int, typer.Option(help="The policy learned after this episode; 0 is the first, -1 the last.")
+    ] = -1,
+    runs: Annotated[int, typer.Option(min=2, help="How many runs, each on a plant drawn from the model.")] = 200,
     task: TaskOption = None,
     no_cache: NoCacheOption = False,
 ) -> None:
