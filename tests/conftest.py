@@ -17,8 +17,9 @@ os.environ.setdefault(
     "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
 )
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -58,11 +59,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
     """Say so if groups are without effect, as with pytest 9.2 and pytest-xdist 3.8: then everything is made twice."""
-    grouped = getattr(session.config.option, "loadgroup", False)
-    if grouped and any(item.get_closest_marker("xdist_group") and "@" not in item.nodeid for item in session.items):
-        raise pytest.UsageError("pytest-xdist ignores groups with this version of pytest; try one before 9.2")
+    grouped = [name for name in ids if Path(name.partition("::")[0]).stem not in ALONE]
+    if node.config.getoption("dist") == "loadgroup" and not all("@" in name for name in grouped):
+        pytest.exit("pytest-xdist ignores groups with this version of pytest. Try one before 9.2.", returncode=4)
+
+
+def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # what is imported stays: the collector need not look at it again
 
