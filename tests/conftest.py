@@ -17,14 +17,16 @@ os.environ.setdefault(
     "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
 )
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_enable_x64", True)
+gc.set_threshold(100_000, 20, 20)  # as in bayespilco/startup.py: to trace makes many objects, and they are kept
 
 # The library must be imported under the hook for its annotations to be checked, and every test imports it after this.
 hook = install_import_hook("bayespilco", "beartype.beartype")
@@ -39,13 +41,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the long tests too")
 
 
+ALONE = {"test_examples", "test_hangs", "test_interrupts"}
+"""Files whose tests start processes and share nothing."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The tests of a file go to one worker: they share fixtures, and functions that are compiled already."""
+    for item in items:
+        if item.path.stem not in ALONE and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
     if config.getoption("--slow"):
         return
     left_out = [item for item in items if item.get_closest_marker("slow")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
+    """Say so if groups are without effect, as with pytest 9.2 and pytest-xdist 3.8: then everything is made twice."""
+    grouped = [name for name in ids if Path(name.partition("::")[0]).stem not in ALONE]
+    if node.config.getoption("dist") == "loadgroup" and not all("@" in name for name in grouped):
+        pytest.exit("pytest-xdist ignores groups with this version of pytest. Try one before 9.2.", returncode=4)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # what is imported stays: the collector need not look at it again
 
 
 ENOUGH = 1.1e9
