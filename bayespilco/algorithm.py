@@ -32,6 +32,7 @@ from bayespilco.execution import Executor, PolicyExecutor, RandomActions
 from bayespilco.model.dynamics import Dynamics
 from bayespilco.model.episode import Episode, batch
 from bayespilco.model.posterior_samples import OnePlant, draw_many, mean_function
+from bayespilco.model.structure import Structure
 from bayespilco.settings import Settings as Settings
 from bayespilco.tasks import Task
 from bayespilco.tasks.checking import check_episode
@@ -161,6 +162,11 @@ def model_structure(task: Task, settings: Settings) -> Kind:
             "them. Use bayes-filter, or give the state a sensor."
         )
     return kind
+
+
+def known_structure(task: Task, settings: Settings) -> Structure:
+    """What the model knows of the dynamics before any data."""
+    return task.structure(model_structure(task, settings), settings.symmetry)
 
 
 def resolved(task: Task, settings: Settings) -> Settings:
@@ -299,12 +305,11 @@ def _train(
     on_progress: Callable[..., None],
 ) -> Fit:
     """A model of all data so far; training goes on from the last model."""
-    kind = model_structure(task, settings)
     fit: Fit = TRAININGS[settings.training].fit(
         batch([*task.logged[:-1], *(record.episode for record in records), episode]),
-        task.features(kind),
+        task.features(model_structure(task, settings)),
         task.start,
-        structure=task.structure(kind),
+        structure=known_structure(task, settings),
         sensors=task.sensors_with(np.ones(len(task.sensed))),
         points=settings.points,
         previous=records[-1].fit if records else None,
@@ -503,7 +508,7 @@ def check_limits(task: Task, settings: Settings) -> tuple[Bounds, ...]:
 
 def _visited(task: Task, settings: Settings, episodes: Sequence[Episode]) -> np.ndarray:
     """Where the plant has been, roughly: what a first policy takes its sizes from if the task does not say them."""
-    trials, structure = batch([*task.logged[:-1], *episodes]), task.structure(model_structure(task, settings))
+    trials, structure = batch([*task.logged[:-1], *episodes]), known_structure(task, settings)
     guesses = guess_states(trials, structure, task.sensors_with(np.ones(len(task.sensed))), task.start)
     visited: np.ndarray = guesses.rows[:, :-1][guesses.usable]
     return visited

@@ -107,6 +107,12 @@ class Settings:
     structure: str = setting(
         "auto", "What is known of the dynamics: free, second-order, or auto.", table=STRUCTURES, before="free"
     )
+    symmetry: bool = setting(
+        True,
+        "Whether the model knows the mirror of the task, if the task declares one.",
+        no="no-symmetry",
+        before=False,
+    )
 
     def __post_init__(self) -> None:
         _check(self)

@@ -199,6 +199,7 @@ def collect(study: Study, seed: int, directory: Path, workers: int = 1) -> None:
             in_parts=False,
             selection=SELECTION,
             structure=STRUCTURE,
+            symmetry=False,  # the paper knows of none
             out=data,
             callbacks=[note],
             workers=workers,

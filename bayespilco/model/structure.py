@@ -10,6 +10,8 @@ The GP's outputs `y` are what has to be learned. Everything else is declared by 
 - `with_action_delay`: past actions are rows of the state, a shift register, and the GP sees the oldest.
 - `with_sensor_delay`: what a slow sensor will report is kept in rows that are filled from the state.
 - `with_references`: targets to follow are rows of the state that move as the task says (`k_t`).
+- `with_mirror`: some states and actions change sign in a mirror, and the plant behaves like its mirror image. So the
+  GP's functions are odd or even, and every transition teaches two.
 
 Rows that the controller knows exactly (past actions, references) are listed in `known`: a belief has no variance there.
 The matrices are constants of the compiled code, so that zeros and identities cost nothing.
@@ -37,6 +39,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from bayespilco.core.features import AngleFeatures
 from bayespilco.core.precision import optional_float64
 
 Rows = tuple[tuple[float, ...], ...]
@@ -66,6 +69,8 @@ class Structure(eqx.Module):
     """Where in `[x, u]` the actions are that the plant feels now."""
     correction: Rows = eqx.field(static=True, converter=as_rows, default=())
     """H, of shape (state, output); none if positions have no correction."""
+    mirror: tuple[int, ...] = eqx.field(static=True, default=())
+    """1 or -1 for each of the plant's states and actions: what a mirror makes of them. None if there is no symmetry."""
     drift: Float[Array, "steps state"] | None = eqx.field(converter=optional_float64, default=None)
     """k_t: how references move, step by step; None if they do not. After its last row nothing moves."""
 
@@ -130,6 +135,24 @@ class Structure(eqx.Module):
         """Whether nothing is known: `L = M = 0` and `B = I`."""
         n = self.states
         return not self.L.any() and not self.M.any() and self.B.shape == (n, n) and bool((np.eye(n) == self.B).all())
+
+    def with_mirror(self, signs: Sequence[int]) -> "Structure":
+        """The plant's mirror image behaves like the plant: `f(s x, s u) = s f(x, u)`."""
+        return self._replace(mirror=tuple(int(sign) for sign in signs))
+
+    def mirrored_inputs(self, features: AngleFeatures) -> np.ndarray | None:
+        """What the mirror makes of each of the GP's inputs, 1 or -1; None without one. Cosines stay as they are."""
+        if not self.mirror:
+            return None
+        of_actions = dict(zip(self.acting, self.mirror[self.plant_states :], strict=True))
+        signs = dict(enumerate(self.mirror[: self.plant_states])) | of_actions
+        turned = [sign for angle in features.angles for sign in (signs[angle], 1)]
+        return np.array([signs[place] for place in features.keep] + turned)
+
+    @property
+    def mirrored_outputs(self) -> np.ndarray:
+        """What the mirror makes of each of the GP's outputs: -1 for an odd function, 1 for an even one."""
+        return np.array([self.mirror[state] for state in self.outputs])
 
     def drift_at(self, t: Array | int) -> Float[Array, " state"] | float:
         """`k_t`."""

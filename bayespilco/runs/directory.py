@@ -351,7 +351,8 @@ def _compare_source(path: Path, source: Source | None) -> None:
 
 def read_records(path: Path, config: Config, task: Task) -> tuple[Record, ...]:
     """All records in a run's directory."""
-    known = left_to_the_task(task, config.settings.training, model_structure(task, config.settings))
+    settings = config.settings
+    known = left_to_the_task(task, settings.training, model_structure(task, settings), settings.symmetry)
     records: list[Record] = []
     while (file := path / record_name(len(records))).exists():
         records.append(read_module(file, Record, known))
@@ -362,13 +363,13 @@ def read_records(path: Path, config: Config, task: Task) -> tuple[Record, ...]:
     return tuple(records)
 
 
-def left_to_the_task(task: Task, training: str, kind: Kind = "free") -> dict[str, Any]:
+def left_to_the_task(task: Task, training: str, kind: Kind = "free", symmetry: bool = False) -> dict[str, Any]:
     """What a record's file leaves to the task and the configuration: what is static in its modules."""
     sensors = task.sensors_with(np.ones(len(task.sensed)))
     static = [field.name for field in dataclasses.fields(sensors) if field.metadata.get("static")]
     shared = {
         "features": task.features(kind),
-        "structure": task.structure(kind),
+        "structure": task.structure(kind, symmetry),
         **{f"sensors/{name}": getattr(sensors, name) for name in static},
     }
     return {

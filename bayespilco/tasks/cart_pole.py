@@ -71,6 +71,7 @@ def cart_pole() -> Task:
         policy_length_scales=as_float64([1.0, 2.0, 8.0, 1.0, 1.0]),
         pose=pose,
         rates=(("cart position", "cart velocity"), ("pole angle", "pole angular velocity")),
+        mirror=("cart position", "pole angle", "cart velocity", "pole angular velocity", "force"),
     )
 
 

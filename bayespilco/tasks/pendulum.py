@@ -53,6 +53,7 @@ def pendulum() -> Task:
         policy_length_scales=as_float64([5.0, 1.0, 1.0]),
         pose=pose,
         rates=(("angle", "angular velocity"),),
+        mirror=("angle", "angular velocity", "torque"),
     )
 
 

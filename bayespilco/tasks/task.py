@@ -90,6 +90,8 @@ class Task(eqx.Module):
             much within a step for its positions to follow from their rates. None: second-order if there are `rates`.
         recover_from: Where else a run may begin, each `Start` with its weight: after a push, say. The last policy of a
             run is refined for these starts too, so that it recovers from them.
+        mirror: States and actions that change sign in a mirror, by name, if the plant behaves like its mirror image: a
+            pole falls to the left as it falls to the right. Then every transition teaches two.
     """
 
     name: str = eqx.field(static=True)
@@ -118,6 +120,7 @@ class Task(eqx.Module):
     limits: tuple[Limit, ...] = eqx.field(static=True, default=(), converter=as_limits)
     auto_structure: Kind | None = eqx.field(static=True, default=None)
     recover_from: tuple[Start, ...] = eqx.field(static=True, default=(), converter=tuple)
+    mirror: tuple[str, ...] = eqx.field(static=True, default=(), converter=tuple)
 
     def __check_init__(self) -> None:
         made_of: dict[str, tuple[Sequence[Any], type]] = {
@@ -204,6 +207,9 @@ class Task(eqx.Module):
         for limit in self.limits:
             if limit.name not in names:
                 raise unknown_name(limit.name, names, f"state in the limits of {self.name!r}:")
+        for name in self.mirror:
+            if name not in (known := [*names, *(action.name for action in self.actions)]):
+                raise unknown_name(name, known, f"state or action in the mirror of {self.name!r}:")
         if not _different(tuple(limit.name for limit in self.limits)):
             raise ValueError(f"Task {self.name!r}: limits must name each state once; given {self.limits}.")
         of, rate = ([pair[side] for pair in self.rates] for side in (0, 1))
@@ -271,8 +277,8 @@ class Task(eqx.Module):
 
     # The rows of the state: the plant's own, past actions, what slow sensors will report, references.
 
-    def structure(self, kind: Kind = "free") -> Structure:
-        """What is known of the dynamics: see `model.structure`."""
+    def structure(self, kind: Kind = "free", symmetry: bool = False) -> Structure:
+        """What is known of the dynamics: see `model.structure`. With `symmetry`, also the mirror, if there is one."""
         n, m = len(self.states), len(self.actions)
         if kind == "second-order":
             if not self.rates:
@@ -284,6 +290,8 @@ class Task(eqx.Module):
             made = second_order(n, m, [(places[p], places[v]) for p, v in self.rates], float(self.dt))
         else:
             made = free(n, m)
+        if symmetry and self.mirror:
+            made = made.with_mirror([-1 if part.name in self.mirror else 1 for part in (*self.states, *self.actions)])
         made = made.with_action_delay(self.action_delay)
         if self.remember_action and not self.action_delay:
             made = made.with_last_action()

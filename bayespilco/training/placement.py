@@ -36,6 +36,11 @@ def place(
     n = structure.plant_states
     at = h if states is None else guesses.inputs_at(np.asarray(states)[..., :n], trials, features)
     centre, scale = h.mean(axis=0), _spread(h)
+    mirror = structure.mirrored_inputs(features)
+    if mirror is not None:  # what it turns is centred at zero, so that it changes the signs of scaled inputs
+        scale = np.where(mirror < 0, np.sqrt(np.where(scale == 1.0, 1.0, np.mean(h**2, axis=0))), scale)
+        centre = np.where(mirror < 0, 0.0, centre)
+        points = -(-points // 2)
     visited = guesses.rows[:, :-1][guesses.usable]
     state_scale = _spread(visited[:, :n])
     layout = Layout(
@@ -51,7 +56,7 @@ def place(
     used = layout.kernel_inputs
     scaled = (at - centre) / scale
     lengths = np.full((1, len(used)), FIRST_LENGTH_SCALE) if lengths is None else (lengths / scale)[:, used]
-    chosen = scaled[spread_out(scaled[:, used], lengths, points)]
+    chosen = scaled[spread_out(scaled[:, used], lengths, points, None if mirror is None else mirror[used])]
     # Too few distinct inputs: the rest of the points go where no data are, each on its own, and say nothing.
     far = 1e3 * (1 + np.arange(points - len(chosen)))[:, None] * np.ones(features.size)
     return layout.with_points(jnp.asarray(np.concatenate([chosen, far])))
@@ -70,21 +75,33 @@ def _sensor_spread(trials: Trials, guesses: Guesses) -> Float[np.ndarray, " sens
 
 
 def spread_out(
-    inputs: Float[np.ndarray, "inputs dim"], lengths: Float[np.ndarray, "output dim"], points: int
+    inputs: Float[np.ndarray, "inputs dim"],
+    lengths: Float[np.ndarray, "output dim"],
+    points: int,
+    mirror: np.ndarray | None = None,
 ) -> list[int]:
-    """Greedily, each point where those before it explain the kernel least (pivoted Cholesky, summed over outputs)."""
+    """Greedily, each point where those before it explain the kernel least (pivoted Cholesky, summed over outputs).
+
+    With a `mirror`, each point comes with its mirror image.
+    """
+    count = len(inputs)
+    if mirror is not None:
+        inputs = np.concatenate([inputs, mirror * inputs])
     left = np.ones((len(lengths), len(inputs)))
-    factors = np.zeros((len(lengths), len(inputs), points))
+    factors = np.zeros((len(lengths), len(inputs), points if mirror is None else 2 * points))
     chosen: list[int] = []
-    while len(chosen) < min(points, len(inputs)):
-        pivot, k = int(np.argmax(left.sum(axis=0))), len(chosen)
+    k = 0
+    while len(chosen) < min(points, count):
+        pivot = int(np.argmax(left[:, :count].sum(axis=0)))
         if left[:, pivot].max() < 1e-8:
             break
         chosen.append(pivot)
-        for output, length in enumerate(lengths):
-            column = np.exp(-np.sum(((inputs - inputs[pivot]) / length) ** 2, axis=1) / 2)
-            column -= factors[output, :, :k] @ factors[output, pivot, :k]
-            factors[output, :, k] = column / np.sqrt(max(left[output, pivot], 1e-12))
-            left[output] = np.maximum(left[output] - factors[output, :, k] ** 2, 0)
-        left[:, pivot] = 0
+        for place in (pivot,) if mirror is None else (pivot, count + pivot):
+            for output, length in enumerate(lengths):
+                column = np.exp(-np.sum(((inputs - inputs[place]) / length) ** 2, axis=1) / 2)
+                column -= factors[output, :, :k] @ factors[output, place, :k]
+                factors[output, :, k] = column / np.sqrt(max(left[output, place], 1e-12))
+                left[output] = np.maximum(left[output] - factors[output, :, k] ** 2, 0)
+            left[:, place] = 0
+            k += 1
     return chosen

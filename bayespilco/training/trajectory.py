@@ -5,9 +5,12 @@ Output `a` of the function, the next value of state `s(a)`, is
     y_a(x, u) = x_s(a) + scale_a omega_a' basis_a(x, u),  basis_a = [k_a(X, .); x, u; 1],  omega_a = [L_a^-T v_a; l_a]
 
 with kernels at inducing points `X` (`L L' = k(X, X)`), and `w = [v, l] ~ N(0, I)`: a sparse GP with a linear mean, all
-of it uncertain. The known rows make the next state of it (`model.structure`). Along a trial an extended Kalman filter,
-conditional on `w`, carries beside mean and covariance the sensitivity `G = dm/domega`. So the whitened innovations `e`
-of a trial come with their Jacobian.
+of it uncertain. Where the plant has a mirror, `k_a(X, .)` is `k_a(X, .) + s_a k_a(mirror X, .)` with the output's own
+sign `s_a`, and the linear part keeps what has that sign: every function of the prior is odd, or even.
+
+The known rows make the next state of it (`model.structure`). Along a trial an extended Kalman filter, conditional on
+`w`, carries beside mean and covariance the sensitivity `G = dm/domega`. So the whitened innovations `e` of a trial come
+with their Jacobian.
 
 This is not the filter of execution, which matches moments (`model.belief`): it is linearised, and its covariance leaves
 out what is uncertain about `w`. A test says how far apart the two are.
@@ -90,6 +93,20 @@ class Layout(eqx.Module):
         return np.arange(len(self.features.keep))
 
     @property
+    def mirror(self) -> np.ndarray | None:
+        """What a mirror makes of each input, 1 or -1; None if the plant has no symmetry."""
+        return self.structure.mirrored_inputs(self.features)
+
+    @property
+    def linear_mask(self) -> np.ndarray:
+        """Which of `[x, u, 1]` each output may be linear in: of an odd function, what the mirror turns."""
+        if self.mirror is None:
+            return np.ones((self.outputs, len(self.linear_inputs) + 1))
+        signs = np.append(self.mirror[self.linear_inputs], 1)
+        allowed: np.ndarray = (signs[None, :] == self.structure.mirrored_outputs[:, None]).astype(np.float64)
+        return allowed
+
+    @property
     def basis_size(self) -> int:
         return self.points.shape[0] + len(self.linear_inputs) + 1
 
@@ -115,18 +132,29 @@ class Trajectory(eqx.Module):
     """`L^-1`."""
     inverse: Float[Array, "output points points"]
     """`k(X, X)^-1`."""
+    other_inverse: Float[Array, "output points points"] | None
+    """With a mirror: the same for functions of the other parity, which the plant's is not."""
     coefficients: Float[Array, "output basis"]
     """omega."""
     R: Float[Array, " sensor"]
     Q: Float[Array, " state"]
 
-    def basis(self, x: Float[Array, " state"], u: Float[Array, " action"]) -> Float[Array, "output basis"]:
-        """What the learned rows are linear in."""
+    def basis(
+        self, x: Float[Array, " state"], u: Float[Array, " action"]
+    ) -> tuple[Float[Array, "output basis"], Float[Array, "output points"] | None]:
+        """What the learned rows are linear in; with a mirror, also the kernel of the other parity."""
         layout = self.layout
         h = (layout.features(jnp.concatenate([x, u])) - layout.centre) / layout.scale
-        k = kernel(h[None], layout.points, self.length_scales, self.signal_variance)[:, 0]
-        linear = jnp.concatenate([h[layout.linear_inputs], jnp.ones(1)])
-        return jnp.concatenate([k, jnp.broadcast_to(linear, (k.shape[0], linear.shape[0]))], axis=1)
+        linear = layout.linear_mask * jnp.concatenate([h[layout.linear_inputs], jnp.ones(1)])
+
+        def at(h: Array) -> Array:
+            return kernel(h[None], layout.points, self.length_scales, self.signal_variance)[:, 0]
+
+        k, other = at(h), None
+        if layout.mirror is not None:
+            mirrored = layout.structure.mirrored_outputs[:, None] * at(jnp.asarray(layout.mirror) * h)
+            k, other = k + mirrored, k - mirrored
+        return jnp.concatenate([k, linear], axis=1), other
 
     def step(self, x: Float[Array, " state"], u: Float[Array, " action"], t: Array | int) -> "Step":
         """The next state, and how it depends on this one and on the coefficients.
@@ -134,12 +162,17 @@ class Trajectory(eqx.Module):
         The slope of `y` is itself linear in the coefficients, and matters where positions are corrected by it.
         """
         rows, outputs = self.layout.structure, np.array(self.layout.structure.outputs)
-        of_state, basis = jax.jacfwd(lambda x: 2 * (self.basis(x, u),), has_aux=True)(x)
+
+        def basis_twice(x: Array) -> tuple[Array, tuple[Array, Array | None]]:
+            found = self.basis(x, u)
+            return found[0], found
+
+        of_state, (basis, other) = jax.jacfwd(basis_twice, has_aux=True)(x)
         in_units = self.layout.output_scale[:, None] * basis
         y = x[outputs] + jnp.sum(in_units * self.coefficients, axis=1)
         slope = jnp.einsum("obs,ob->os", of_state, self.coefficients) * self.layout.output_scale[:, None]
         slope = slope + np.eye(rows.states)[outputs]
-        unexplained = self._unexplained(basis)
+        unexplained = self._unexplained(basis, other)
         if rows.is_free:
             return Step(y, slope, np.eye(rows.states)[:, :, None] * in_units, jnp.diag(unexplained))
         N, B = rows.around(jnp.pad(slope.T, ((0, rows.actions), (0, 0))))
@@ -152,10 +185,15 @@ class Trajectory(eqx.Module):
             by_coefficients = by_coefficients - rows.H[:, :, None] * turned
         return Step(following, N[:, : rows.states] + B @ slope, by_coefficients, (B * unexplained) @ B.T)
 
-    def _unexplained(self, basis: Float[Array, "output basis"]) -> Float[Array, " output"]:
+    def _unexplained(
+        self, basis: Float[Array, "output basis"], other: Float[Array, "output points"] | None
+    ) -> Float[Array, " output"]:
         """The variance that the inducing points cannot explain: zero among them, the signal's far away."""
         k = basis[:, : self.layout.points.shape[0]]
-        left = self.signal_variance - jnp.einsum("op,opq,oq->o", k, self.inverse, k)
+        explained = jnp.einsum("op,opq,oq->o", k, self.inverse, k)
+        if other is not None:  # by the points and their mirror images: half by each parity
+            explained = (explained + jnp.einsum("op,opq,oq->o", other, self.other_inverse, other)) / 2
+        left = self.signal_variance - explained
         return self.layout.output_scale**2 * jnp.maximum(left, 0.0)
 
 
@@ -176,11 +214,17 @@ def build(parameters: Parameters, layout: Layout) -> Trajectory:
     length_scales = length_scales.at[:, layout.kernel_inputs].set(jnp.exp(p.log_length_scales))
     signal = jnp.exp(2 * p.log_signal)
     K = kernel(layout.points, layout.points, length_scales, signal) + RIDGE * signal[:, None, None] * jnp.eye(points)
+    other = None
+    if layout.mirror is not None:
+        images = jnp.asarray(layout.mirror) * layout.points
+        across = kernel(layout.points, images, length_scales, signal) * layout.structure.mirrored_outputs[:, None, None]
+        K, other = K + across, K - across
 
     def invert_root(K: Array) -> Array:
         return jsl.solve_triangular(jnp.linalg.cholesky(K), jnp.eye(points), lower=True)
 
     half = per_output(invert_root, K)
+    other_half = None if other is None else per_output(invert_root, other)
     beta = jnp.einsum("oqp,oq->op", half, p.weights[:, :points])
     Q = (layout.state_scale * jnp.exp(p.log_process)) ** 2
     return Trajectory(
@@ -189,6 +233,7 @@ def build(parameters: Parameters, layout: Layout) -> Trajectory:
         signal,
         half,
         jnp.swapaxes(half, 1, 2) @ half,
+        None if other_half is None else jnp.swapaxes(other_half, 1, 2) @ other_half,
         jnp.concatenate([beta, p.weights[:, points:]], axis=1),
         (layout.sensor_scale * jnp.exp(p.log_sensor)) ** 2,
         jnp.pad(Q, (0, layout.structure.states - Q.shape[0])),
