@@ -1,7 +1,7 @@
 """Prepare a process of ours before JAX starts in it: one XLA thread, a patient collector, compiled code kept.
 
-Only the command line calls this. A library must not change its user's process. A long-running program of your own can
-call the same functions first, but works without them.
+Only the command line calls this, but for `one_blas_thread`, which ends with what it is for. A library must not change
+its user's process. A long-running program of your own can call the same functions first, but works without them.
 
 **One thread.** The matrices of one prediction are small, and the cores are used by processes (`--workers`), each with
 one thread of XLA and of BLAS. More threads would compete for the same cores, and wait for each other on a busy machine.
@@ -12,6 +12,7 @@ import gc
 import multiprocessing
 import os
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 NO_CACHE = "BAYESPILCO_NO_CACHE"
@@ -27,6 +28,19 @@ def single_thread() -> None:
     os.environ["NPROC"] = "1"
     for library in ("OPENBLAS", "OMP", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+
+def one_blas_thread() -> AbstractContextManager[object]:
+    """Limit BLAS to one thread in a process that has started already; leaving the context lifts the limit.
+
+    XLA borrows SciPy's BLAS for its triangular solves. With as many threads as cores these take up to ten times the
+    CPU time for matrices of our size, and on a busy machine as much longer.
+    """
+    import scipy.linalg  # noqa: F401  (what is not loaded yet cannot be limited)
+    from threadpoolctl import threadpool_limits
+
+    limits: AbstractContextManager[object] = threadpool_limits(1, user_api="blas")
+    return limits
 
 
 def collect_rarely() -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
+from bayespilco import learn, startup
 from bayespilco.control.prediction import Filtered
 from bayespilco.control.search import Problem, search
 from bayespilco.core.parallel import SERIAL
@@ -167,3 +169,29 @@ if __name__ == "__main__":
 def test_a_pool_has_somebody() -> None:
     with pytest.raises(ValueError, match="at least one worker; given 0"):
         WorkerPool(0)
+
+
+def blas_threads() -> list[int]:
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+def blas_threads_of(_: int) -> tuple[int, list[int]]:
+    return os.getpid(), blas_threads()
+
+
+def test_blas_has_one_thread_while_we_learn() -> None:
+    with threadpool_limits(3, user_api="blas"):
+        assert set(blas_threads()) == {3}
+        with startup.one_blas_thread():
+            assert set(blas_threads()) == {1}
+        assert set(blas_threads()) == {3}, "a program gets back what it had"
+        seen: list[int] = []
+        learn("spring", episodes=1, points=4, evaluations=1, on_progress=lambda _: seen.extend(blas_threads()))
+        assert set(seen) == {1} and set(blas_threads()) == {3}
+
+
+def test_blas_has_one_thread_in_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    with WorkerPool(2) as pool:
+        here, there = pool.map(blas_threads_of, [0, 1])
+    assert here[0] == os.getpid() != there[0] and set(there[1]) == {1}

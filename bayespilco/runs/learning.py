@@ -24,6 +24,7 @@ from bayespilco.runs.own_tasks import FoundTask, find_task
 from bayespilco.runs.run import Run
 from bayespilco.runs.workers import WorkerPool
 from bayespilco.settings import EXECUTIONS, Thresholds, describe
+from bayespilco.startup import one_blas_thread
 from bayespilco.tasks import Task
 
 Callback = Callable[[Run], object]
@@ -153,6 +154,7 @@ def _run_loop(
                 display.certifier = certifier
                 callbacks.append(display.on_run)
                 watching.append(display.on_progress)
+            stack.enter_context(one_blas_thread())
             pool = stack.enter_context(WorkerPool(workers))
             if not (run.records and _stops(callbacks, run)):
                 run = _loop(run, callbacks, watching, pool)

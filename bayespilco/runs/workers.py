@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from bayespilco import interrupts
 from bayespilco.core.precision import float64
 from bayespilco.startup import available_cores as available_cores
-from bayespilco.startup import end_with_parent
+from bayespilco.startup import end_with_parent, one_blas_thread
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -52,7 +52,7 @@ class WorkerPool:
         Args:
             function: What a helper imports by its name, so defined in a module.
             items: What can be sent to another process.
-            here: What to do with the items of this process instead: the same, but with somebody watching.
+            here: Like `function`, but reports progress: used for the items of this process.
         """
         here = here or function
         waiting = list(enumerate(items))
@@ -132,6 +132,7 @@ def _serve(pipe: Connection, cache: dict[str, Any]) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     for name, value in cache.items():
         jax.config.update(name, value)
+    one_blas_thread()  # for as long as the helper lives
     while True:
         try:
             function, item = pipe.recv()
