@@ -46,11 +46,11 @@ class Watched:
         return self.function(x)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_budget_is_kept_and_the_best_point_returned(method: Method) -> None:
+@pytest.mark.parametrize(("method", "budget"), [("L-BFGS-B", 16), ("BFGS", 27)])
+def test_budget_is_kept_and_the_best_point_returned(method: Method, budget: int) -> None:
     function = Watched(rosenbrock)
-    short = minimise(function, START, evaluations=16, method=method)
-    assert short.evaluations == len(function.points) == 16 and short.reason is Reason.BUDGET
+    short = minimise(function, START, evaluations=budget, method=method)
+    assert short.evaluations == len(function.points) == budget and short.reason is Reason.BUDGET
     values = [rosenbrock(x)[0] for x in function.points]
     assert short.value == min(values) == rosenbrock(short.x)[0] != values[-1], "the best should not be the last here"
     full = minimise(rosenbrock, START, evaluations=500, method=method)
@@ -67,12 +67,28 @@ def test_a_search_returns_from_where_there_is_no_value(method: Method) -> None:
     np.testing.assert_allclose(found.x, [0.0, 0.0], atol=1e-3)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_where_nothing_goes_wrong_it_is_scipys_own(method: Method) -> None:
-    options = {"maxcor": 50, "ftol": 1e-9, "gtol": 1e-8} if method == "L-BFGS-B" else {"gtol": 1e-4}
-    theirs = scipy.optimize.minimize(rosenbrock, START, jac=True, method=method, options=options)
-    ours = minimise(rosenbrock, START, evaluations=500, method=method)
+def test_where_nothing_goes_wrong_it_is_scipys_own() -> None:
+    theirs = scipy.optimize.minimize(
+        rosenbrock, START, jac=True, method="L-BFGS-B", options={"maxcor": 50, "ftol": 1e-9, "gtol": 1e-8}
+    )
+    ours = minimise(rosenbrock, START, evaluations=500)
     assert ours.value == theirs.fun and np.array_equal(ours.x, theirs.x) and ours.evaluations == theirs.nfev
+
+
+def test_bfgs_takes_about_as_many_evaluations_as_scipys() -> None:
+    """The same updates with one of SciPy's line searches; its own BFGS tries another one first."""
+    theirs = scipy.optimize.minimize(rosenbrock, START, jac=True, method="BFGS", options={"gtol": 1e-4})
+    ours = minimise(rosenbrock, START, evaluations=500, method="BFGS")
+    assert ours.reason is Reason.CONVERGED and ours.evaluations < 1.3 * theirs.nfev
+    assert ours.curvature is not None
+    hessian = np.array([[802.0, -400.0], [-400.0, 200.0]])
+    np.testing.assert_allclose(ours.curvature @ hessian, np.eye(2), atol=0.2)
+
+
+def test_bfgs_starts_once_more_without_a_curvature_that_misleads() -> None:
+    """With an inverse Hessian that is not positive definite the first direction leads uphill."""
+    found = minimise(quadratic, START, evaluations=80, method="BFGS", curvature=-np.eye(2))
+    assert found.reason is Reason.CONVERGED and found.value < 1e-8
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -117,9 +133,9 @@ def test_a_search_without_descent_says_so() -> None:
 def test_a_line_search_of_bfgs_is_limited() -> None:
     """An endless slope: no step is long enough, and each is longer than the one before."""
     found = minimise(lambda x: (-x[0], -np.ones(1)), np.zeros(1), evaluations=500, method="BFGS")
-    assert found.reason is Reason.LINE_SEARCH and found.evaluations == LINE_SEARCH_LIMIT
+    assert found.reason is Reason.LINE_SEARCH and found.evaluations == 1 + LINE_SEARCH_LIMIT
     assert found.value == -found.x[0] == found.history[-1] < -1e3
-    within = minimise(lambda x: (-x[0], -np.ones(1)), np.zeros(1), evaluations=LINE_SEARCH_LIMIT, method="BFGS")
+    within = minimise(lambda x: (-x[0], -np.ones(1)), np.zeros(1), evaluations=1 + LINE_SEARCH_LIMIT, method="BFGS")
     assert within.reason is Reason.BUDGET
 
 

@@ -21,6 +21,7 @@ from bayespilco.control.cost import Cost, cost_covariance
 from bayespilco.control.limits import Bounds, outside
 from bayespilco.control.policy import Policy, PolicyMap
 from bayespilco.core.gaussian import Gaussian, diagonal, diagonal_matrix, joint
+from bayespilco.core.pair_sums import LARGE
 from bayespilco.core.precision import float64
 from bayespilco.model import splitting
 from bayespilco.model.belief import BeliefDistribution, Update, start
@@ -376,7 +377,10 @@ def predict_split(
     def one(start: Any) -> Prediction:
         return _predict_from(start, predictor, ready, dynamics, cost, steps, limits, between_steps)
 
-    return _mixture(jax.lax.map(one, predictor.starts(initial, dynamics, points)))
+    # A batch of parts shares the cost of small operations; a part with many points has none to speak of, and should
+    # stay in cache.
+    together = len(points) if dynamics.gp.inputs.shape[0] < LARGE else 1
+    return _mixture(jax.lax.map(one, predictor.starts(initial, dynamics, points), batch_size=together))
 
 
 predict_in_parts = predict_split  # its name in version 0.1

@@ -12,6 +12,7 @@ Hessian. It returns that matrix as `curvature`, and a later search of a similar 
 """
 
 import enum
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
@@ -204,52 +205,99 @@ def _minimise_lbfgs(
 
 
 def _minimise_bfgs(objective: _Budgeted, estimate: "_Curvature") -> Reason:
-    def watched(x: np.ndarray) -> tuple[float, np.ndarray]:
-        if len(objective.history) < objective.evaluations and len(estimate.tried) >= LINE_SEARCH_LIMIT:
-            raise _Stop(Reason.LINE_SEARCH)
-        value, gradient = objective(x)
-        estimate.tried.append((np.array(x), gradient))
-        return value, gradient
+    """BFGS with SciPy's line search. When one fails, start once more, without what was learned of the curvature.
 
-    result = scipy.optimize.minimize(
-        watched,
-        objective.x,
-        jac=True,
-        method="BFGS",
-        callback=estimate.accept,
-        options={"gtol": GRADIENT_TOLERANCE, "hess_inv0": estimate.start},
-    )
-    return Reason.CONVERGED if result.success else Reason.NO_DESCENT
+    SciPy's own BFGS multiplies whole matrices in each step. With hundreds of parameters that takes longer than the
+    functions that we minimise.
+    """
+    evaluate = _Remembered(objective)
+    for attempt in range(2):
+        x = objective.x
+        value, gradient = evaluate(x)
+        before = value + float(np.linalg.norm(gradient)) / 2  # what SciPy's own begins with
+        while np.abs(gradient).max() > GRADIENT_TOLERANCE:
+            evaluate.tried = 0
+            direction = -(estimate.inverse @ gradient)
+            length, following, before = _line_search(evaluate, x, direction, value, gradient, before)
+            if length is None:
+                break
+            step = length * direction
+            value, changed = following, evaluate(x + step)[1]
+            estimate.learn(step, changed - gradient)
+            x, gradient = x + step, changed
+        else:
+            return Reason.CONVERGED
+        if attempt == 0:
+            estimate.forget()
+    return Reason.NO_DESCENT
+
+
+def _line_search(
+    evaluate: "_Remembered", x: np.ndarray, direction: np.ndarray, value: float, gradient: np.ndarray, before: float
+) -> tuple[float | None, float, float]:
+    """How far to go, the value there, and the value here; None if nothing was found along this direction."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=scipy.optimize.OptimizeWarning)
+        warnings.filterwarnings("ignore", message="The line search algorithm")
+        length, _, _, following, _, slope = scipy.optimize.line_search(
+            lambda x: evaluate(x)[0],
+            lambda x: evaluate(x)[1],
+            x,
+            direction,
+            gradient,
+            value,
+            before,
+            maxiter=LINE_SEARCH_LIMIT,
+        )
+    return (None, value, before) if length is None or slope is None else (length, following, value)
+
+
+class _Remembered:
+    """The objective with its latest points: a line search asks for values and gradients one by one."""
+
+    def __init__(self, objective: _Budgeted) -> None:
+        self._objective = objective
+        self.tried = 0
+        """Evaluations of the current line search."""
+        self._latest: dict[bytes, tuple[float, np.ndarray]] = {}
+
+    def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        key = x.tobytes()
+        if key not in self._latest:
+            within_budget = len(self._objective.history) < self._objective.evaluations
+            if within_budget and self.tried >= LINE_SEARCH_LIMIT:
+                raise _Stop(Reason.LINE_SEARCH)
+            self.tried += 1
+            self._latest[key] = self._objective(x)
+            if len(self._latest) > LINE_SEARCH_LIMIT:
+                del self._latest[next(iter(self._latest))]
+        return self._latest[key]
 
 
 class _Curvature:
-    """The inverse Hessian as BFGS sees it. SciPy tells its own only when it ends of its own accord."""
+    """The estimated inverse Hessian, learned from steps and from how they change the gradient."""
 
     def __init__(self, size: int, start: np.ndarray | None) -> None:
-        self.start = start
-        self.inverse = np.eye(size) if start is None else start
-        self.tried: list[tuple[np.ndarray, np.ndarray]] = []
-        """Points and gradients of the current line search."""
-        self._last: tuple[np.ndarray, np.ndarray] | None = None
+        self.inverse = np.eye(size) if start is None else np.array(start)
 
-    @property
-    def positive(self) -> np.ndarray:
-        """The estimate, exactly symmetric, and without what rounding has made of its smallest eigenvalues."""
-        values, vectors = np.linalg.eigh(self.inverse)
-        inverse: np.ndarray = (vectors * np.maximum(values, 1e-9 * values[-1])) @ vectors.T
-        symmetric: np.ndarray = (inverse + inverse.T) / 2
-        return symmetric
+    def forget(self) -> None:
+        self.inverse = np.eye(len(self.inverse))
 
-    def accept(self, x: np.ndarray) -> None:
-        """A line search has ended at `x`, a point that it tried: update the estimate as BFGS does."""
-        here = next(pair for pair in reversed(self.tried) if np.array_equal(pair[0], x))
-        before = self.tried[0] if self._last is None else self._last
-        step, change = here[0] - before[0], here[1] - before[1]
-        self._last = here
-        self.tried.clear()
+    def learn(self, step: np.ndarray, change: np.ndarray) -> None:
+        """The BFGS update. It keeps the estimate positive definite if the gradient grew along the step."""
         if (along := step @ change) > 0:
             turned = self.inverse @ change
             mixed = np.outer(step, turned)
-            self.inverse = (
-                self.inverse + ((1 + change @ turned / along) * np.outer(step, step) - mixed - mixed.T) / along
-            )
+            self.inverse += ((1 + change @ turned / along) * np.outer(step, step) - mixed - mixed.T) / along
+
+    @property
+    def positive(self) -> np.ndarray:
+        """The estimate, without what rounding has made of its smallest eigenvalues."""
+        symmetric: np.ndarray = (self.inverse + self.inverse.T) / 2
+        try:
+            np.linalg.cholesky(symmetric)
+        except np.linalg.LinAlgError:
+            values, vectors = np.linalg.eigh(symmetric)
+            symmetric = (vectors * np.maximum(values, 1e-9 * values[-1])) @ vectors.T
+            symmetric = (symmetric + symmetric.T) / 2
+        return symmetric
