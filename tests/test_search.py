@@ -95,6 +95,27 @@ def test_a_judge_decides_whatever_moments_say() -> None:
         assert seen == [4, 1], "the winner is improved, and judged again"
 
 
+@pytest.mark.parametrize(("failing", "worth", "calls", "taken"), [(0, 0.1, 2, 0), (1, 0.1, 3, 1), (1, 0.9, 3, 0)])
+def test_a_policy_that_fails_now_and_then_is_challenged(failing: int, worth: float, calls: int, taken: int) -> None:
+    """By the refined fresh one, which is taken if it costs less. A policy that never fails is left alone."""
+    low = 0.2 * PROBLEM.worst
+    asked: list[Sequence[Policy]] = []
+
+    def judge(policies: Sequence[Policy]) -> np.ndarray:
+        asked.append(policies)
+        best = [low] * 3 + [low * (1 + failing)]
+        if len(asked) == 1:  # the earlier policy, the fresh one, the earlier one widened
+            return np.array([best, [2 * low] * 4, [2 * low] * 4])
+        if len(asked) == 2:
+            return np.array([best])
+        return np.array([[2 * worth * low] * 4])
+
+    found = search(PROBLEM, [_policy()], [_policy(-0.5)], evaluations=2, split_evaluations=2, judge=judge)
+    assert len(asked) == calls
+    refined = [policies[0] for policies in asked[1:]]
+    assert found.policy is refined[taken]
+
+
 @pytest.mark.parametrize(
     ("share", "loss", "calls", "kept"),
     [(0.9, 0.0, 1, False), (0.3, 0.0, 2, True), (0.3, 0.4, 2, True), (0.3, 0.6, 2, False)],

@@ -45,6 +45,10 @@ HOPEFUL_SHARE = 0.25
 """As long as no policy is worth refining, policies are compared by their costs on this share of the plants: those where
 they cost least. The mean prefers policies that are not bad anywhere, and nothing is learned from these."""
 
+PRECARIOUS = 1.1
+"""A policy fails now and then if its mean cost over the plants is more than this many times its median cost. Then a
+fresh policy gets the same chance: refined from where the valley is another one, it may not fail."""
+
 Curvature = Float[np.ndarray, "parameters parameters"]
 Judge = Callable[[Sequence[Policy]], Sequence[Sequence[float]] | np.ndarray]
 """What each of some policies costs on each of some plants, the same plants for all: a row per policy."""
@@ -142,6 +146,8 @@ def search(
        per evaluation. The best of them continues with the full prediction, first wide, then narrow.
     3. The latest policy is improved on the wide and then on the narrow problem. That may lead it into a better valley.
 
+    With a judge, the policy of 2. is refined as well if the best one fails now and then.
+
     Without `random` policies only the first search is done. If `split_evaluations` > 0 and the predictor can split, the
     best policy is then refined on split predictions. Earlier `refined` policies compete.
 
@@ -169,7 +175,9 @@ def search(
     splits = [problem.split(number) for number in numbers] if can_split else []
     if not splits:
         recovery = None
-    progress = _Progress(len(descents) + len(splits) * (1 if recovery is None else 2), on_progress)
+    challenged = judge is not None and bool(earlier) and bool(random)
+    refinements = 1 + challenged + (recovery is not None)
+    progress = _Progress(len(descents) + refinements * len(splits), on_progress)
 
     def watched(descent: _Descent) -> Improvement:
         found = _descend(descent, progress.within(contest))
@@ -180,7 +188,8 @@ def search(
     progress.finished = len(descents)
     if judge is not None:
         others = evaluations - contest
-        best = _judged(problem, found, splits, refined, (others, split_evaluations), judge, workers, progress)
+        fresh = found[1] if challenged else None
+        best = _judged(problem, found, fresh, splits, refined, (others, split_evaluations), judge, workers, progress)
     else:
         best = min(found, key=lambda each: each.cost)
         best = _refine(best, splits, refined, split_evaluations, workers, progress)
@@ -215,6 +224,7 @@ def _first_descents(
 def _judged(
     problem: Problem,
     found: Sequence[Improvement],
+    fresh: Improvement | None,
     splits: Sequence[Problem],
     earlier: Sequence[Policy],
     budgets: tuple[int, int],
@@ -232,6 +242,10 @@ def _judged(
 
     Where no policy leads to the goal on most plants, one is kept that does on some: if the plant is one of these, it is
     learned at once, and if not, that is learned (optimism in the face of uncertainty).
+
+    Where the policy that is kept fails on some plants, the `fresh` one is refined as well, and takes its place if it
+    costs less. Such a valley is seldom left otherwise: a policy that has just been found cannot compete with one that
+    was refined for episodes.
     """
     # The curvature around one good policy is a better guess for another than none: see `_refine`.
     candidates = [*found, *(_as_found(policy, problem, found[0].curvature) for policy in earlier)]
@@ -248,13 +262,24 @@ def _judged(
         tried = _descend(goes_on, progress.within(on_one_gaussian))
     else:
         tried = best
+    kept = costs[first]
     if tried is not best:
         after = np.asarray(judge([tried.policy]))[0]
-        loss = after - costs[first] if worth_refining else _hopeful(after) - _hopeful(costs[first])
-        best = tried if loss.mean() <= loss.std() / np.sqrt(len(loss)) else best
+        loss = after - kept if worth_refining else _hopeful(after) - _hopeful(kept)
+        if loss.mean() <= loss.std() / np.sqrt(len(loss)):
+            best, kept = tried, after
+    if splits and worth_refining and fresh is not None and candidates[first] is not fresh and _precarious(kept):
+        other = _refine(fresh, splits, (), on_each_split, workers, progress)
+        if np.mean(judge([other.policy])) < kept.mean():
+            best = other
     if splits and best.problem is not splits[-1]:  # its prediction should be as accurate as that of refined policies
         return best.on(splits[-1])
     return best
+
+
+def _precarious(costs: np.ndarray) -> bool:
+    """Whether a policy fails on some plants that it should not fail on: see `PRECARIOUS`."""
+    return bool(costs.mean() > PRECARIOUS * np.median(costs))
 
 
 def _hopeful(costs: np.ndarray) -> np.ndarray:
