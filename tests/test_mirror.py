@@ -17,6 +17,8 @@ from bayespilco.model.episode import Episode, Trials, batch
 from bayespilco.model.sensors import complete
 from bayespilco.model.structure import Structure, free
 from bayespilco.tasks import Task
+from bayespilco.tasks.checking import check_plant
+from bayespilco.tasks.simulation import hold
 from bayespilco.training.conversion import dynamics, posterior
 from bayespilco.training.evidence import EvidenceFit, fit_evidence
 from bayespilco.training.laplace import linearise, negative_log_evidence
@@ -187,4 +189,17 @@ def test_the_mirrors_of_the_built_in_tasks_are_true() -> None:
             here = task.plant(jnp.asarray(x), jnp.asarray(u))
             there = task.plant(jnp.asarray(signs[:n] * x), jnp.asarray(signs[n:] * u))
             assert np.allclose(signs[:n] * here, there, rtol=0, atol=1e-9), name
-    assert declared >= 2
+    assert declared >= 3
+
+
+def test_a_mirror_that_the_plant_does_not_have_is_refused() -> None:
+    """Of a pendulum that a wind pushes to one side; of one whose torque was left out of the mirror."""
+    task = tasks.pendulum()
+    check_plant(task)
+    windy = dataclasses.replace(task, plant=hold(lambda x, u: jnp.stack([x[1], jnp.sin(x[0]) + u[0] + 0.3]), task.dt, 4))
+    with pytest.raises(ValueError, match=r"not its own mirror image: .* should be opposite.* leave `mirror` out"):
+        check_plant(windy)
+    with pytest.raises(ValueError, match="not its own mirror image"):
+        check_plant(dataclasses.replace(task, mirror=("angle", "angular velocity")))
+    with pytest.raises(ValueError, match="change sign together"):
+        dataclasses.replace(task, mirror=("angle", "torque"))

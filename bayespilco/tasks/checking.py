@@ -49,6 +49,30 @@ def check_plant(task: Task) -> None:
             f"If it is the right-hand side of x' = f(x, u), make a plant of it with hold(f, {task.dt:g}, substeps=10), "
             f"from bayespilco.tasks.task. If it does return the next state, say so: plant.dt = {task.dt:g}."
         )
+    _check_mirror(task)
+
+
+def _check_mirror(task: Task) -> None:
+    """Refuse a declared mirror that the plant does not have: the model would be wrong everywhere."""
+    if not task.mirror or isinstance(task.plant, RealPlant):
+        return
+    n, rng = len(task.states), np.random.default_rng(0)
+    signs = np.array([-1 if part.name in task.mirror else 1 for part in (*task.states, *task.actions)])
+    spread = np.sqrt(np.diag(np.asarray(task.initial.cov)))
+    for _ in range(8):
+        x = np.asarray(task.initial.mean) + (spread + 0.1) * rng.normal(size=n)
+        u = rng.uniform(task.action_low, task.action_high)
+        here = np.asarray(task.plant(jnp.asarray(x), jnp.asarray(u)))
+        there = np.asarray(task.plant(jnp.asarray(signs[:n] * x), jnp.asarray(signs[n:] * u)))
+        away = np.abs(there - signs[:n] * here)
+        if not (away <= 1e-6 * (1 + np.abs(here - x))).all():
+            k = int(np.argmax(np.where(np.isfinite(away), away, np.inf)))
+            raise ValueError(
+                f"The plant of task {task.name!r} is not its own mirror image: from the state {x.round(3)} with the "
+                f"action {u.round(3)} and from their mirror image, {task.states[k]} becomes {here[k]:.4g} and "
+                f"{there[k]:.4g}; they should {'be opposite' if signs[k] < 0 else 'agree'}. The mirror names all that "
+                f"changes sign, {', '.join(task.mirror)}: add what is missing, or leave `mirror` out."
+            )
 
 
 def check_episode(task: Task, episode: Episode) -> None:

@@ -76,6 +76,14 @@ def double_pendulum() -> Task:
         # At ten samples a second the rule for positions misses by 0.02 to 0.05 rad: as much as the sensors.
         auto_structure="free",
         rates=(("inner angle", "inner angular velocity"), ("outer angle", "outer angular velocity")),
+        mirror=(
+            "inner angle",
+            "outer angle",
+            "inner angular velocity",
+            "outer angular velocity",
+            "shoulder torque",
+            "elbow torque",
+        ),
     )
 
 

@@ -204,6 +204,12 @@ class Task(eqx.Module):
             for name in pair:
                 if name not in names:
                     raise unknown_name(name, names, f"state in the rates of {self.name!r}:")
+        for pair in self.rates:
+            if self.mirror and len({name in self.mirror for name in pair}) > 1:
+                raise ValueError(
+                    f"Task {self.name!r}: in a mirror a state and its rate change sign together, or neither does; of "
+                    f"{' and '.join(map(repr, pair))} only one is in mirror={self.mirror}."
+                )
         for limit in self.limits:
             if limit.name not in names:
                 raise unknown_name(limit.name, names, f"state in the limits of {self.name!r}:")
