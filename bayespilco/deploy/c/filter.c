@@ -443,7 +443,8 @@ static int through_gp(NAME_t *c)
                     c->work.y_cov[o][r] += c->work.gain[k][o] * s * SLOPE[r][l] + SLOPE[o][k] * s * c->work.gain[l][r] +
                                            SLOPE[o][k] * s * SLOPE[r][l];
                 }
-            if (o == r) c->work.y_cov[o][o] += c->work.variance[o];
+            if (o == r && c->work.variance[o] > 0) /* below zero by rounding only */
+                c->work.y_cov[o][o] += c->work.variance[o];
             c->work.y_cov[r][o] = c->work.y_cov[o][r];
         }
     for (o = 0; o < OUTPUTS; o++)

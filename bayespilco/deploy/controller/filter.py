@@ -179,7 +179,7 @@ def through_gp(arrays: Mapping[str, Array], mu: Array, S: Array) -> tuple[Array,
     one_shifted = np.concatenate([np.ones_like(shifted[..., :1]), shifted], axis=2)
     variance += 2 * s2 * np.einsum("op,opl,opl->o", q, a["cross_cov"], one_shifted)
     variance += np.einsum("olm,lm->o", a["linear_cov"], moment)
-    return mean, cov + np.diag(variance), C + phi.T
+    return mean, cov + np.diag(np.maximum(variance, 0.0)), C + phi.T  # below zero by rounding only
 
 
 def product(P: Array, q: Array) -> Array:
