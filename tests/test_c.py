@@ -109,7 +109,7 @@ def trouble(agent: Controller, seed: int) -> tuple[np.ndarray, np.ndarray]:
         elif chance < 0.2:
             z[:] = np.nan
         elif chance < 0.3:
-            z[random.integers(sensors)] += random.choice([-2.0, 2.0, 7.0, 1e3, 1e99, math.inf])
+            z[random.integers(sensors)] += random.choice([-2.0, 2.0, 7.0, 1e3, 1e17, 1e99, math.inf])
         elif chance < 0.35 and zs:
             z = zs[-1].copy()
         elif chance < 0.4:

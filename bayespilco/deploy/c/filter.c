@@ -88,7 +88,7 @@ static void innovation(const NAME_t *c, const real *z, real *difference, real *v
             }
         }
         difference[s] = is_seen(z[s]) ? z[s] - expected : NOTHING;
-        if (SENSOR_TURN[s] > 0) /* an angle: the shortest way around */
+        if (SENSOR_TURN[s] > 0 && ABS(difference[s]) <= MOST_TURNS * SENSOR_TURN[s]) /* an angle: the shortest way around */
             difference[s] -= SENSOR_TURN[s] * RINT(difference[s] / SENSOR_TURN[s]);
         variance[s] = spread + sensor_noise(c, s, 0);
         wide[s] = variance[s] + added + (sensor_noise(c, s, 1) - sensor_noise(c, s, 0));

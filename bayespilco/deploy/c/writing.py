@@ -11,7 +11,7 @@ import numpy as np
 
 from bayespilco.deploy.c.cost import Cost, cost
 from bayespilco.deploy.controller import Controller
-from bayespilco.deploy.controller.filter import LARGEST_EXPONENT, Array
+from bayespilco.deploy.controller.filter import LARGEST_EXPONENT, MOST_TURNS, Array
 from bayespilco.deploy.controller.gate import FIRST_CREDIT
 
 LARGEST_FLOAT = 1e30
@@ -165,6 +165,7 @@ def _precision(name: str, single: bool) -> str:
     lines += [f"#define {function.upper()} {function}{suffix}" for function in FUNCTIONS]
     lines += [
         f"#define LARGEST {'1e30f' if single else '1e100'} /* beyond this a number counts as overflown, or missing */",
+        f"#define MOST_TURNS {_number(1e3 if single else MOST_TURNS, single)}",
         f"#define SPLIT {_number(2.0**12 + 1 if single else 2.0**27 + 1, single)}",
         f"#define LARGEST_EXPONENT {_number(80.0 if single else LARGEST_EXPONENT, single)}",
         "#define NOTHING ((real)NAN)",

@@ -19,6 +19,9 @@ Array = np.ndarray
 LARGEST_NUMBER = 1e100
 """Beyond this, sums and products of stored numbers might overflow."""
 
+MOST_TURNS = 1e6
+"""What is farther away is no angle that wraps: what were left of it is rounding, which may look plausible."""
+
 LARGEST_EXPONENT = 700.0
 """A kernel whose expectation is so small that a larger exponent could occur adds nothing, and would overflow."""
 
@@ -52,6 +55,7 @@ def innovation(arrays: Mapping[str, Array], m: Array, V: Array, z: Array) -> tup
     C, turn = arrays["sensor_matrix"], arrays["sensor_turn"]
     difference = np.where(is_seen(z), z, np.nan) - C @ m - arrays["sensor_offset"]
     turns = np.round(difference / np.where(turn > 0, turn, np.inf))
+    turns = np.where(np.abs(turns) <= MOST_TURNS, turns, 0.0)
     return difference - turns * turn, np.sum((C @ V) * C, axis=1) + sensor_noise(arrays, m, V)
 
 
