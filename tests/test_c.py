@@ -26,7 +26,16 @@ from tests.small_run import small_run
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]
 SANITIZED = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 STEPS = 50
-CASES = ("full-rbf", "cancelling", "uncertain-linear", "double-pendulum-rbf", "frame", "frame-second-order", "raw", "raw-frame")
+CASES = (
+    "full-rbf",
+    "cancelling",
+    "uncertain-linear",
+    "double-pendulum-rbf",
+    "frame",
+    "frame-second-order",
+    "raw",
+    "raw-frame",
+)
 
 
 def controller(name: str) -> Controller:
