@@ -1,4 +1,4 @@
-"""A model learned from much data has weights and a precision that are large and cancel: the controller keeps the digits.
+"""A model learned from much data has weights and a precision that are large and cancel: the controller keeps digits.
 
 The formulas as in the textbook, in numbers of 80 bits, say what is right.
 """

@@ -1,8 +1,8 @@
 """A run comes back from its directory as it was, and what is not a run is refused with the name of the file."""
 
 import dataclasses
-import os
 import json
+import os
 from pathlib import Path
 
 import equinox as eqx

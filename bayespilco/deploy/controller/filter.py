@@ -187,7 +187,7 @@ def through_gp(arrays: Mapping[str, Array], mu: Array, S: Array) -> tuple[Array,
 
 
 def product(P: Array, q: Array) -> Array:
-    """`P q`, for many of each, with nearly twice the digits inside: the entries of a precision are large, and cancel."""
+    """`P q`, for many of each, with nearly twice the digits inside: entries of a precision are large, and cancel."""
     P1, q1 = _leading(P), _leading(q)
     x = P1 * q1[:, None, :]  # exact, as each factor has half of the digits
     # Multiples of the last digit of a number that is larger than any sum of them: they add up exactly.
