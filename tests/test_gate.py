@@ -79,6 +79,20 @@ def test_an_angle_may_wrap_and_a_position_may_not() -> None:
     assert wrapping.health.rejected.tolist() == [True, False]
 
 
+@pytest.mark.parametrize("size", [1e8, 1e16, 1e17, 3e60])
+def test_a_huge_angle_is_not_wrapped_into_a_plausible_one(size: float) -> None:
+    """What is left of 1e17 rad after whole turns is rounding, often zero."""
+    absurd, missing, random = controller(), controller(), np.random.default_rng(7)
+    for step in range(12):
+        z = typical(missing, random)
+        lost = z.copy()
+        if step % 3 == 2:  # many sizes: some of them leave less than the gate
+            z[1] = size * (1 + random.random())
+            lost[1] = np.nan
+        assert np.array_equal(absurd.act(z), missing.act(lost))
+    assert absurd.health.rejections.tolist() == [0, 4]
+
+
 def test_a_sensor_that_is_stuck_is_not_believed() -> None:
     """A repetition to the bit is not a new sample, until there are too many of them: a coarse sensor repeats itself."""
     agent, missing, random = controller(), controller(), np.random.default_rng(3)

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -656,7 +657,8 @@ def test_a_sample_that_is_lost_is_recorded_as_missing(tmp_path: Path) -> None:
     log, nan = tmp_path / "log.csv", np.nan
     expected = [[0.0, 0.1], [nan, nan], [nan, 0.2], [0.3, nan]]
     agent = Push()
-    plant = Scripted([0.0, 0.1], None, [np.inf, 0.2], [0.3, -np.inf])
+    masked = np.ma.array([0.3, 7], mask=[False, True])
+    plant = Scripted([0.0, 0.1], None, [np.inf, 0.2], masked)
     recording = Rig(plant, realtime=False, log=log).run(agent, dt=DT, steps=3, **NAMES)
     assert recording.ended == "finished"
     assert np.array_equal(recording.observations, expected, equal_nan=True)
@@ -753,10 +755,12 @@ def test_a_log_that_cannot_be_written_costs_no_episode(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"log\.csv is a log with other columns"):
         rig.run(agent, dt=0.001, steps=3, states=["position [m]"], actions=["force [N]"])
     assert not moved, "it should have been refused before the plant moved"
-    for names, cause in ((log, "other columns"), (tmp_path / "nowhere" / "log.csv", "No such file")):
-        with pytest.warns(UserWarning, match=f"not in the log: .*{cause}"):
-            recording = Rig(plant, realtime=False, log=names).run(agent, dt=0.001, steps=3)
-        assert len(recording.observations) == 4 and recording.ended == "finished" and recording.log is None
+    with pytest.raises(ValueError, match=r"nowhere/log\.csv cannot be a log: there is no such directory"):
+        Rig(plant, realtime=False, log=tmp_path / "nowhere" / "log.csv").run(agent, dt=0.001, steps=3)
+    assert not moved
+    with pytest.warns(UserWarning, match=r"not in the log: .*other columns"):
+        recording = rig.run(agent, dt=0.001, steps=3)
+    assert len(recording.observations) == 4 and recording.ended == "finished" and recording.log is None
 
 
 @pytest.mark.timeout(60)
@@ -894,9 +898,11 @@ def test_a_plant_that_fails_says_so_and_keeps_what_was_recorded(place: str | Non
     class Unplugged(Scripted):
         def step(self, action: np.ndarray) -> Any:
             if len(self.sent) == 4:
+                shutil.rmtree(tmp_path / "nowhere")
                 raise OSError("no such port")
             return super().step(action)
 
+    (tmp_path / "nowhere").mkdir()
     log = None if place is None else tmp_path / place
     task = task_on(Rig(Unplugged([0.0, 0.1]), realtime=False, log=log))
     with pytest.raises(PlantStopped, match="after 5 samples: OSError: no such port") as caught:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import equinox as eqx
@@ -380,7 +381,9 @@ def test_force_follows_no_links_and_deletes_only_what_a_run_wrote(directory: Pat
     (directory / "episode-07.safetensors").write_text("theirs")
     (elsewhere / "picture").write_text("theirs")
     (directory / "costs.png").symlink_to(elsewhere / "picture")
+    os.mkfifo(directory / "episode-08.safetensors")  # to be read, it would be waited for
     small_run(1).save(directory, force=True)
+    (directory / "episode-08.safetensors").unlink()
     assert (elsewhere / "events.out.tfevents.1").read_text() == "theirs"
     assert (elsewhere / "picture").read_text() == "theirs" and (directory / "costs.png").is_symlink()
     assert (directory / "episode-07.safetensors").read_text() == "theirs"
@@ -430,6 +433,13 @@ LARGE = CONFIG.text().replace("points = 50", f"points = {10**30}")
 def test_a_config_that_is_deep_or_huge_is_refused_by_name(directory: Path, text: str, sentence: str) -> None:
     (directory / "config.toml").write_text(text)
     with pytest.raises(ValueError, match=sentence):
+        Run.load(directory)
+
+
+def test_a_config_that_is_no_file_is_not_waited_for(directory: Path) -> None:
+    (directory / "config.toml").unlink()
+    os.mkfifo(directory / "config.toml")
+    with pytest.raises(ValueError, match=r"config\.toml cannot be read: it is not a file"):
         Run.load(directory)
 
 

@@ -74,6 +74,8 @@ _THRESHOLDS = tuple(field.name for field in dataclasses.fields(Thresholds))
 
 
 def _read(path: Path) -> dict[str, Any]:
+    if path.exists() and not path.is_file():  # a device or a pipe may have no end
+        raise ValueError(f"{path} cannot be read: it is not a file.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except RecursionError:

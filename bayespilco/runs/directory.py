@@ -202,7 +202,7 @@ def own_events(path: Path) -> list[Path]:
 def _own_files(path: Path) -> Iterator[Path]:
     """What the run in a directory wrote, in the order in which it may be deleted; nothing, where there is no run."""
     if is_run(path):
-        records = [file for file in path.glob(EPISODES) if arrays.is_ours(file)]
+        records = [file for file in path.glob(EPISODES) if file.is_file() and arrays.is_ours(file)]
         derived = (
             (METRICS, CERTIFICATE, *RESULTS) if records else ()
         )  # without an episode there is nothing to make them of

@@ -35,13 +35,14 @@ def cost(controller: Controller) -> Cost:
         products = outputs * points * (points + 1) // 2 + (pairs - outputs) * points**2
         exponentials += outputs * points + products + trig + 8 * trig * (trig + 1) // 2
         others += 2 * trig + trig * (trig + 1) + p * 5 + pairs * (inputs * (2 * inputs + 4)) + p
-        others += outputs * (2 * inputs * inputs + 2 * inputs)
+        others += outputs * (3 * inputs * inputs + 2 * inputs)
         uncertain = 1 if a["cross_cov"].any() or a["linear_cov"].any() else 0
         multiplications += p * n * n * 3 + p * p * n + p**3 + 3 * n**3 + 3 * p * n * n + p * n  # update
         multiplications += 8 * p * n if "sensor_growth" in a else 0
         multiplications += outputs * points * (inputs**2 + 3 * inputs + uncertain * (inputs**2 + inputs + 1))
-        multiplications += pairs * points * (4 * inputs**2 + 4 * inputs) + products * (inputs + 3)
-        multiplications += (outputs + pairs) * 4 * inputs**3 + pairs * 6 * inputs**2
+        multiplications += pairs * points * (6 * inputs**2 + 5 * inputs) + products * (inputs + 4)
+        multiplications += outputs * 6 * points * (points + 3) // 2  # products with nearly twice the digits
+        multiplications += (2 * outputs + 5 * pairs) * 2 * inputs**3 + pairs * 6 * inputs**2
         multiplications += n * (n * (outputs + joint + outputs) + joint)  # correction of the known rows
         multiplications += outputs * joint * inputs + n * n * (joint + 2 * outputs + 2 * outputs**2)
         constants -= outputs * points * (points - 1) // 2  # of symmetric matrices one half is stored

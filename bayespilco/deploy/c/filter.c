@@ -88,7 +88,7 @@ static void innovation(const NAME_t *c, const real *z, real *difference, real *v
             }
         }
         difference[s] = is_seen(z[s]) ? z[s] - expected : NOTHING;
-        if (SENSOR_TURN[s] > 0) /* an angle: the shortest way around */
+        if (SENSOR_TURN[s] > 0 && ABS(difference[s]) <= MOST_TURNS * SENSOR_TURN[s]) /* an angle: the shortest way around */
             difference[s] -= SENSOR_TURN[s] * RINT(difference[s] / SENSOR_TURN[s]);
         variance[s] = spread + sensor_noise(c, s, 0);
         wide[s] = variance[s] + added + (sensor_noise(c, s, 1) - sensor_noise(c, s, 0));
@@ -253,6 +253,34 @@ static real whiten(NAME_t *c, const real *B, int *fine)
     return log_scale;
 }
 
+/* T = (S^-1 + B)^-1, without an inverse of S, for the B that was whitened last. */
+static void shrink(NAME_t *c, const real *B, real *T)
+{
+    int k, l, p;
+    for (k = 0; k < INPUTS; k++)
+        for (l = 0; l < INPUTS; l++) c->work.A[k][l] = SQRT(B[k]) * c->work.S[k][l];
+    solve_lower(&c->work.M[0][0], INPUTS, &c->work.A[0][0], INPUTS);
+    for (k = 0; k < INPUTS; k++)
+        for (l = 0; l < INPUTS; l++) {
+            real sum = c->work.S[k][l];
+            for (p = 0; p < INPUTS; p++) sum -= c->work.A[p][k] * c->work.A[p][l];
+            T[k * INPUTS + l] = sum;
+        }
+}
+
+/* By how much T of one output is more than T of both: own B T, with B of the other output. */
+static void surplus(const NAME_t *c, int one, int other, real *more)
+{
+    int k, l, p;
+    for (k = 0; k < INPUTS; k++)
+        for (l = 0; l < INPUTS; l++) {
+            real sum = 0;
+            for (p = 0; p < INPUTS; p++)
+                sum += c->work.own[one][k][p] * INVERSE_SQUARES[other][p] * c->work.T[p][l];
+            more[k * INPUTS + l] = sum;
+        }
+}
+
 /* The mean of output `o`, how it changes with the input, and what the linear mean adds to its variance. */
 static int output_mean(NAME_t *c, int o)
 {
@@ -260,6 +288,8 @@ static int output_mean(NAME_t *c, int o)
     int p, k, l, fine = 1;
     log_scale = whiten(c, INVERSE_SQUARES[o], &fine);
     if (!fine) return 0;
+    c->work.log_scale[o] = log_scale;
+    shrink(c, INVERSE_SQUARES[o], &c->work.own[o][0][0]);
     for (k = 0; k < INPUTS; k++)
         for (l = 0; l < INPUTS; l++) c->work.A[k][l] = k == l ? SQRT(INVERSE_SQUARES[o][k]) : 0;
     solve_lower(&c->work.M[0][0], INPUTS, &c->work.A[0][0], INPUTS);
@@ -276,7 +306,7 @@ static int output_mean(NAME_t *c, int o)
             for (l = 0; l < INPUTS; l++) Ax[k] += c->work.T[k][l] * c->work.x[p][l];
             distance += Ax[k] * c->work.x[p][k];
         }
-        q = EXP(log_scale - distance / 2);
+        q = c->work.q[o][p] = EXP(log_scale - distance / 2);
         weighted = WEIGHTS[o][p] * q;
         kernels += weighted;
         for (k = 0; k < INPUTS; k++) sum[k] += weighted * c->work.x[p][k];
@@ -310,33 +340,62 @@ static int output_mean(NAME_t *c, int o)
     return 1;
 }
 
-/* One entry of the outputs' covariance, as far as the kernels go; and the uncertainty of the function itself. */
+/* The leading half of the digits. */
+static real leading(real x)
+{
+    real shifted = x * SPLIT;
+    return shifted - (shifted - x);
+}
+
+/* sum + low += a b, with nearly twice the digits. */
+static void add_product(real *sum, real *low, real a, real b)
+{
+    real a1 = leading(a), b1 = leading(b), exact = a1 * b1, total = *sum + exact, added = total - *sum;
+    *low += (*sum - (total - added)) + (exact - added) + (a - a1) * b + a1 * (b - b1);
+    *sum = total;
+}
+
+/* q' P q: the entries of the precision P are large, and cancel. */
+static real explained(const real *precision, const real *q)
+{
+    real sum = 0, low = 0;
+    int p, k;
+    for (p = 0; p < POINTS; p++) {
+        real row = 0, low_row = 0;
+        for (k = 0; k <= p; k++) add_product(&row, &low_row, *precision++, q[k]);
+        add_product(&sum, &low, row, q[p]);
+        low += low_row * q[p];
+    }
+    return sum + low;
+}
+
+/* One entry of the outputs' covariance, as far as the kernels go; and the uncertainty of the function itself.
+   The covariance of two kernels is q q' (exp d - 1), and d is small where S is. As the expectation of their product
+   minus q q' it would lose the digits that both have in common, times large weights. */
 static int output_cov(NAME_t *c, int o, int r)
 {
-    real B[INPUTS], log_scale, second = 0, function = 0;
+    real B[INPUTS], rest, sum = 0, function = 0;
     int p, q, k, l, fine = 1;
     for (k = 0; k < INPUTS; k++) B[k] = INVERSE_SQUARES[o][k] + INVERSE_SQUARES[r][k];
-    log_scale = whiten(c, B, &fine);
+    rest = whiten(c, B, &fine);
     if (!fine) return 0;
-    for (k = 0; k < INPUTS; k++)
-        for (l = 0; l < INPUTS; l++) c->work.A[k][l] = SQRT(B[k]) * c->work.S[k][l];
-    solve_lower(&c->work.M[0][0], INPUTS, &c->work.A[0][0], INPUTS);
-    for (k = 0; k < INPUTS; k++) /* T = (S^-1 + B)^-1, without an inverse of S */
-        for (l = 0; l < INPUTS; l++) {
-            c->work.T[k][l] = c->work.S[k][l];
-            for (p = 0; p < INPUTS; p++) c->work.T[k][l] -= c->work.A[p][k] * c->work.A[p][l];
-        }
+    rest = (rest - c->work.log_scale[o] - c->work.log_scale[r]) / 2;
+    shrink(c, B, &c->work.T[0][0]);
+    surplus(c, o, r, &c->work.A[0][0]);
+    surplus(c, r, o, &c->work.M[0][0]);
     for (p = 0; p < POINTS; p++) {
-        real left = log_scale / 2, right = log_scale / 2;
+        real left = rest, right = rest;
         for (k = 0; k < INPUTS; k++) {
-            real of_left = 0, of_right = 0;
+            real of_left = 0, less_left = 0, less_right = 0;
             real bo = c->work.x[p][k] * INVERSE_SQUARES[o][k], br = c->work.x[p][k] * INVERSE_SQUARES[r][k];
             for (l = 0; l < INPUTS; l++) {
-                of_left += c->work.T[k][l] * c->work.x[p][l] * INVERSE_SQUARES[o][l];
-                of_right += c->work.T[k][l] * c->work.x[p][l] * INVERSE_SQUARES[r][l];
+                real other = c->work.x[p][l] * INVERSE_SQUARES[o][l];
+                of_left += c->work.T[k][l] * other;
+                less_left += c->work.A[k][l] * other;
+                less_right += c->work.M[k][l] * c->work.x[p][l] * INVERSE_SQUARES[r][l];
             }
-            left += bo * (of_left - c->work.x[p][k]) / 2;
-            right += br * (of_right - c->work.x[p][k]) / 2;
+            left -= bo * less_left / 2;
+            right -= br * less_right / 2;
             c->work.left[p][k] = of_left;
             c->work.right[p][k] = br;
         }
@@ -344,20 +403,24 @@ static int output_cov(NAME_t *c, int o, int r)
         c->work.log_right[p] = right;
     }
     for (p = 0; p < POINTS; p++) {
-        real row = 0;
+        real row = 0, of_function = 0;
         const real *precision = &PRECISION[o][p * (p + 1) / 2];
         int last = o == r ? p + 1 : POINTS; /* symmetric for one output: half of it is enough */
         for (q = 0; q < last; q++) {
-            real e = c->work.log_left[p] + c->work.log_right[q];
-            for (k = 0; k < INPUTS; k++) e += c->work.left[p][k] * c->work.right[q][k];
-            e = EXP(e);
-            row += (o == r && q < p ? 2 : 1) * WEIGHTS[r][q] * e;
-            if (o == r) function += precision[q] * e;
+            real d = c->work.log_left[p] + c->work.log_right[q];
+            for (k = 0; k < INPUTS; k++) d += c->work.left[p][k] * c->work.right[q][k];
+            d = c->work.q[r][q] * EXPM1(d < LARGEST_EXPONENT ? d : LARGEST_EXPONENT);
+            row += (o == r && q < p ? 2 : 1) * WEIGHTS[r][q] * d;
+            if (o == r) of_function += precision[q] * d;
         }
-        second += WEIGHTS[o][p] * row;
+        sum += WEIGHTS[o][p] * c->work.q[o][p] * row;
+        function += c->work.q[o][p] * of_function;
     }
-    if (o == r) c->work.variance[o] -= function;
-    c->work.y_cov[o][r] = second - c->work.kernels[o] * c->work.kernels[r];
+    if (o == r) {
+        function += explained(PRECISION[o], c->work.q[o]);
+        c->work.variance[o] -= SIGNAL_VARIANCE[o] * SIGNAL_VARIANCE[o] * function;
+    }
+    c->work.y_cov[o][r] = sum;
     return 1;
 }
 
@@ -380,7 +443,8 @@ static int through_gp(NAME_t *c)
                     c->work.y_cov[o][r] += c->work.gain[k][o] * s * SLOPE[r][l] + SLOPE[o][k] * s * c->work.gain[l][r] +
                                            SLOPE[o][k] * s * SLOPE[r][l];
                 }
-            if (o == r) c->work.y_cov[o][o] += c->work.variance[o];
+            if (o == r && c->work.variance[o] > 0) /* below zero by rounding only */
+                c->work.y_cov[o][o] += c->work.variance[o];
             c->work.y_cov[r][o] = c->work.y_cov[o][r];
         }
     for (o = 0; o < OUTPUTS; o++)

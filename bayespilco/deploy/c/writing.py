@@ -11,7 +11,7 @@ import numpy as np
 
 from bayespilco.deploy.c.cost import Cost, cost
 from bayespilco.deploy.controller import Controller
-from bayespilco.deploy.controller.filter import Array
+from bayespilco.deploy.controller.filter import LARGEST_EXPONENT, MOST_TURNS, Array
 from bayespilco.deploy.controller.gate import FIRST_CREDIT
 
 LARGEST_FLOAT = 1e30
@@ -155,7 +155,7 @@ def _ram(controller: Controller, single: bool) -> int:
     numbers = n + n * n + 2 * p + 1
     if controller.filters:
         P, D, O = sizes["POINTS"], sizes["INPUTS"], sizes["OUTPUTS"]
-        numbers += D + sizes["TRIG"] + 1 + 4 * D * D + 3 * P * D + 2 * P + D * O + 3 * O + O * O
+        numbers += D + sizes["TRIG"] + 1 + (4 + O) * D * D + 3 * P * D + 2 * P + O * P + D * O + 4 * O + O * O
     return (4 if single else 8) * numbers + 4 * (4 * p + 3)
 
 
@@ -165,6 +165,9 @@ def _precision(name: str, single: bool) -> str:
     lines += [f"#define {function.upper()} {function}{suffix}" for function in FUNCTIONS]
     lines += [
         f"#define LARGEST {'1e30f' if single else '1e100'} /* beyond this a number counts as overflown, or missing */",
+        f"#define MOST_TURNS {_number(1e3 if single else MOST_TURNS, single)}",
+        f"#define SPLIT {_number(2.0**12 + 1 if single else 2.0**27 + 1, single)}",
+        f"#define LARGEST_EXPONENT {_number(80.0 if single else LARGEST_EXPONENT, single)}",
         "#define NOTHING ((real)NAN)",
         f"#define HALF_PI {_number(np.pi / 2, single)}",
     ]
@@ -230,7 +233,7 @@ def _filter_constants(controller: Controller) -> dict[str, Array]:
         "INVERSE_SQUARES": a["length_scales"] ** -2.0,
         "SIGNAL_VARIANCE": s2,
         "WEIGHTS": s2[:, None] * a["weights"],
-        "PRECISION": (s2**2)[:, None] * half,
+        "PRECISION": half,  # without a factor that would round it: its entries cancel
         "SLOPE": a["slope"],
         "OFFSET": a["offset"],
     }
@@ -319,6 +322,7 @@ def _workspace(real: str, sizes: dict[str, int]) -> list[str]:
         f"        {real} mu[{D}], S[{D}][{D}], slope[{trig + 1}];",
         f"        {real} M[{D}][{D}], A[{D}][{D}], T[{D}][{D}];",
         f"        {real} x[{P}][{D}], left[{P}][{D}], right[{P}][{D}], log_left[{P}], log_right[{P}];",
+        f"        {real} q[{O}][{P}], own[{O}][{D}][{D}], log_scale[{O}];",
         f"        {real} y[{O}], y_cov[{O}][{O}], gain[{D}][{O}], kernels[{O}], variance[{O}];",
         "    } work;",
     ]

@@ -73,7 +73,7 @@ def number(cell: Any, where: str, column: str) -> float:
     if cell is None or type(cell).__name__ == "NAType" or (isinstance(cell, str) and not cell):
         return float("nan")
     try:
-        value = float(cell)
+        value = float(cell if "_" not in str(cell) else "")  # Python would read 1_0 as 10
     except (TypeError, ValueError):
         raise ValueError(f"{where}: {cell!r} under {column!r} is not a number.") from None
     if np.isinf(value):
@@ -109,6 +109,8 @@ def _require_in_time(places: list[str], times: np.ndarray, dt: float, every: int
     if not wrong.any():
         return
     k = int(np.argmax(wrong))
+    if np.isnan(times[k]):
+        raise ValueError(f"{places[k]}: there is no time. Every row needs one, also where samples are missing.")
     raise ValueError(
         f"{places[k]}: the time is {times[k]:g} s, and due is {due[k]:g} s, at a sampling period of {dt:g} s. "
         + _advice(times, k, dt, every)
@@ -119,6 +121,8 @@ def _advice(times: np.ndarray, k: int, dt: float, every: int) -> str:
     """What is probably wrong with the times of an episode, of which that of row k is the first that does not fit."""
     if k > 0 and times[k] < times[k - 1]:
         return f"It goes back from {times[k - 1]:g} s. If another episode begins here, give it another name."
+    if k > 0 and times[k] == times[k - 1]:
+        return "That is the time of the row before. If a row is there twice, delete one of them."
     intervals = np.diff(times)
     ratio = float(np.median(intervals[np.isfinite(intervals)])) / dt if np.isfinite(intervals).any() else 1.0
     for unit, seconds in TIME_UNITS.items():

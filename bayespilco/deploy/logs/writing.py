@@ -3,6 +3,7 @@
 import csv
 import io
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,6 +49,10 @@ def next_episode(path: Path | str, states: Sequence[str], actions: Sequence[str]
 
 def check_appendable(path: Path | str, states: Sequence[str], actions: Sequence[str]) -> None:
     """Refuse a file that no episode could be added to. Without names of states, columns are not compared."""
+    folder = Path(path).resolve().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        why = "the directory cannot be written to" if folder.is_dir() else "there is no such directory"
+        raise ValueError(f"{path} cannot be a log: {why}.")
     if states:
         next_episode(path, states, actions)
     else:

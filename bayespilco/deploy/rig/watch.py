@@ -53,6 +53,8 @@ class Watch:
     def _as_array(self, sample: Any, size: int | None) -> np.ndarray:
         if sample is None and size is None:
             raise Stop("failed", "the first sample is None, so that the number of states is not known: give `states`")
+        if isinstance(sample, np.ma.MaskedArray):  # what is masked is missing, whatever number is below
+            sample = np.where(np.ma.getmaskarray(sample), np.nan, sample.data)
         z = np.full(size or 0, np.nan) if sample is None else np.array(sample, dtype=np.float64)
         if z.ndim != 1 or (size is not None and len(z) != size):
             known = "" if size is None else f" ({size})"
