@@ -363,7 +363,7 @@ def _reasons(
         )
     if success.lower < thresholds.least_success:
         found.append(
-            f"success is certain in {_percent(success.lower, -1)} of runs only ({success.times} of {success.runs} "
+            f"success can be promised in {_percent(success.lower, -1)} of runs only ({success.times} of {success.runs} "
             f"sampled plants; {_percent(thresholds.least_success)} asked)"
         )
     return tuple(found)
