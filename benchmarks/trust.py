@@ -172,29 +172,37 @@ def sensors(run: Run, executions: int) -> Iterator[dict[str, Any]]:
     yield {"total": found.total, "executed_total": float(base.mean()), "sentence": found.sentence}
 
 
-def limits(run: Run, executions: int, asked: float, evaluations: int) -> Iterator[dict[str, Any]]:
+def limits(run: Run, executions: int, asked: float, evaluations: int, control: bool) -> Iterator[dict[str, Any]]:
     """Promised and executed exits of the last policy; then of it refined on its model, without limits and with."""
     yield {"policy": "as learned", **_exits(run, executions)}
     if not asked:
         return
-    for name, probability in (("refined", 0.0), (f"{asked:g} asked", asked)):
+    refined = (("refined", 0.0), (f"{asked:g} asked", asked))
+    for name, probability in refined if control else refined[1:]:
         settings = dataclasses.replace(run.settings, limit_probability=probability)
         problem, policy = make_problem(run.task, settings, run.dynamics), run.policy
         for number in range(SPLITS):
             policy = improve(policy, problem.split(number), evaluations=evaluations).policy
         last = eqx.tree_at(lambda record: record.policy, run.records[-1], policy)
         changed = dataclasses.replace(run, settings=settings, records=(*run.records[:-1], last))
-        yield {"policy": name, **_exits(changed, executions)}
+        yield {"policy": name, "evaluations": evaluations, **_exits(changed, executions)}
 
 
 def _exits(run: Run, executions: int) -> dict[str, Any]:
     made = run.certificate()
     executor = METHODS[run.method].executor(run.policy, run.dynamics)
     executed = run_policy(run.task, executor, executions, 13)
-    left = exceeded(run.task, np.asarray(executed.states)).mean(axis=0)
+    states = np.asarray(executed.states)
+    left, at_first = exceeded(run.task, states), exceeded(run.task, states[:, :1])
     return {
         "limits": {
-            limit.name: {"promised": share.probability, "at_most": share.upper, "executed": float(left[n])}
+            limit.name: {
+                "promised": share.probability,
+                "at_most": share.upper,
+                "executed": float(left[:, n].mean()),
+                "beyond_at_first": float(at_first[:, n].mean()),
+                "executed_from_within": float(left[~at_first[:, n], n].mean()),
+            }
             for n, (limit, share) in enumerate(zip(run.task.limits, made.limits.values(), strict=True))
         },
         "executions": executions,
@@ -216,6 +224,7 @@ def main() -> None:
     parser.add_argument("--limit", action="append", default=[])
     parser.add_argument("--ask", type=float, default=0.0, help="also refine the policy with this limit_probability")
     parser.add_argument("--evaluations", type=int, default=40, help="on each split, to refine it")
+    parser.add_argument("--no-control", action="store_true", help="do not refine it without limits, to compare")
     parser.add_argument("--count", type=int, default=20, help="models of each case")
     parser.add_argument("--first", type=int, default=0, help="the number of the first of them")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
@@ -255,7 +264,7 @@ def _lines(given: argparse.Namespace, path: Path) -> Iterator[dict[str, Any]]:
         numbers = range(given.first, given.first + given.count)
         return (wrong(run, case, n, given.trials, given.points) for n in numbers for case in given.cases)
     if given.what == "limits":
-        return limits(run, given.executions, given.ask, given.evaluations)
+        return limits(run, given.executions, given.ask, given.evaluations, not given.no_control)
     return sensors(run, given.executions)
 
 
