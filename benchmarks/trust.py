@@ -31,6 +31,7 @@ from bayespilco.cli import _limits
 from bayespilco.control.search import SPLITS, improve
 from bayespilco.core.precision import as_float64, float64
 from bayespilco.execution import RandomActions, exceeded, execute, execute_many
+from bayespilco.experiments.studies import rounded
 from bayespilco.model.episode import Episode, batch
 from bayespilco.runs import Run
 from bayespilco.settings import Thresholds
@@ -235,13 +236,13 @@ def main() -> None:
     if given.what == "summary":
         lines = read_lines(given.paths)
         for line in summary(lines, CASES):
-            print(json.dumps(line))
+            print(json.dumps(rounded(line)))
         if given.figure:
             curve_figure(lines).savefig(given.figure)
         return
     for path in given.paths:
         for line in _lines(given, path):
-            text = json.dumps({"what": given.what, "run": str(path), **line})
+            text = json.dumps(rounded({"what": given.what, "run": str(path), **line}))
             if given.out is None:
                 print(text, flush=True)
             else:
