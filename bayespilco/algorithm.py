@@ -5,6 +5,7 @@ callbacks, and as the `workers` that share out what can be computed apart. `baye
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +18,7 @@ from jaxtyping import Array
 from bayespilco import execution
 from bayespilco import settings as tables
 from bayespilco.control import exploration, prediction
-from bayespilco.control.limits import Bounds
+from bayespilco.control.limits import Bounds, outside
 from bayespilco.control.objective import OBJECTIVES, Objective, WithinLimits
 from bayespilco.control.policy import Policy
 from bayespilco.control.prediction import Prediction, Predictor
@@ -252,7 +253,7 @@ def learn(
         on_record: Called with all records after each round. If it returns True, learning ends.
     """
     model_structure(task, settings)  # what cannot be learned is refused before the plant moves
-    check_limits(task, settings)
+    warn_of_first_states(task, settings)
     found = tuple(records)
     while len(found) < settings.episodes:
         found = (*found, learn_episode(task, settings, found, on_progress, workers, execute))
@@ -478,7 +479,7 @@ def make_problem(task: Task, settings: Settings, dynamics: Dynamics, best: float
             rest = jnp.asarray(task.rest)
             start = Gaussian(jnp.concatenate([task.start.mean, rest]), jnp.pad(task.start.cov, (0, len(rest))))
             worst = max(float(task.cost.moments(start).mean[0]) * (task.steps + 1), 1e-6)
-        count = (task.steps + 1) * len(limits)
+        count = task.steps * len(limits)
         objective = WithinLimits(objective, settings.limit_probability, LIMIT_WEIGHT * worst, count)
     predictor = METHODS[settings.method].predictor
     return Problem(predictor, dynamics, task.start, task.cost, task.steps, objective, limits=limits)
@@ -515,6 +516,19 @@ def check_limits(task: Task, settings: Settings) -> tuple[Bounds, ...]:
         )
     places = {state.name: place for place, state in enumerate(task.states)}
     return tuple(Bounds(places[limit.name], limit.low, limit.high) for limit in task.limits)
+
+
+@float64
+def warn_of_first_states(task: Task, settings: Settings) -> None:
+    """Warn where the first states alone exceed limits more often than the policy may: no policy can help that."""
+    asked, beyond = settings.limit_probability, float(outside(check_limits(task, settings), task.initial))
+    if 0 < asked < beyond:
+        warnings.warn(
+            f"No policy can keep limit_probability = {asked:g}: {100 * beyond:.2g} % of the first states are beyond a "
+            "limit already. What the policy adds to it is kept small. Wider limits would help, or first states that "
+            "vary less.",
+            stacklevel=2,
+        )
 
 
 def _visited(task: Task, settings: Settings, episodes: Sequence[Episode]) -> np.ndarray:

@@ -1,22 +1,21 @@
 """Are promises kept? What `docs/howto/trust.md` says, measured on stored runs. Results are printed as JSON lines.
 
     python benchmarks/trust.py promises RUN ...       each certificate of a run against executions on its true plant
+    python benchmarks/trust.py study STUDY --out FILE the same of every finished run of a study, from 10 s of data on
+    python benchmarks/trust.py summary FILE ...       what such lines come to; --figure FILE draws the calibration curve
     python benchmarks/trust.py wrong RUN --count 20   wrong models, and honest ones: how many get GO?
     python benchmarks/trust.py limits RUN --limit "cart position=-0.5:0.5" --ask 0.005 --executions 1000
     python benchmarks/trust.py sensors RUN            predicted and executed worth of each sensor
-    python benchmarks/trust.py study STUDY            the same promises, of each method of a stored comparison
-    python benchmarks/trust.py summary FILE ...       what such lines come to
 
-RUN is the directory of a finished run of a simulated task (of learning curves: `study/seed-*/bayes-filter/run`), STUDY
-one of `bayespilco reproduce`.
+RUN is the directory of a finished run of a simulated task, STUDY one of `bayespilco learning-curves` or of
+`bayespilco reproduce`. Nothing is written into them. With `--out` lines are appended to a file; of a study, those that
+are in it already are not computed again.
 """
 
 import argparse
 import dataclasses
 import importlib
 import json
-import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+from trust_study import curve_figure, promises, read_lines, run_policy, study, summary
 
 from bayespilco import startup
 from bayespilco.algorithm import METHODS, TRAININGS, Record, make_problem, model_structure
@@ -31,15 +31,12 @@ from bayespilco.cli import _limits
 from bayespilco.control.search import SPLITS, improve
 from bayespilco.core.precision import as_float64, float64
 from bayespilco.execution import RandomActions, exceeded, execute, execute_many
-from bayespilco.experiments.comparison import PARTS, Study, part_file, read_outcome
-from bayespilco.experiments.results import success
+from bayespilco.experiments.studies import rounded
 from bayespilco.model.episode import Episode, batch
 from bayespilco.runs import Run
 from bayespilco.settings import Thresholds
 from bayespilco.tasks import Task
 from bayespilco.tasks.task import hold
-from bayespilco.trust.bounds import clopper_pearson
-from bayespilco.trust.calibration import LEVELS, coverage, rank
 from bayespilco.trust.certificate import certify
 from bayespilco.trust.promises import outcome
 from bayespilco.trust.sensors import FACTORS, scaled, sensor_worths, told
@@ -49,56 +46,6 @@ SHIFTED = 0.3
 """The share of samples that are one step late in the data."""
 EVALUATIONS = 30
 """To improve the policy on each model of a case."""
-
-
-def promises(run: Run, executions: int, only_last: bool) -> Iterator[dict[str, Any]]:
-    """Certificates, and what many executions of the same policy came to."""
-    earlier: tuple[Any, ...] = ()
-    for count in range(1, len(run.records) + 1):
-        begin, cpu = time.monotonic(), time.process_time()
-        made = certify(run.task, run.settings, run.records[:count], earlier=earlier)
-        seconds, cpu = time.monotonic() - begin, time.process_time() - cpu
-        earlier = made.promises
-        if only_last and count < len(run.records):
-            continue
-        record = run.records[count - 1]
-        executed = _execute(run.task, METHODS[run.method].executor(record.policy, record.dynamics), executions, 7)
-        found = outcome(run.task, executed)
-        own = made.promises[-1]
-        sampled = {
-            "totals": own.outcome.totals,
-            "costs": np.concatenate([np.asarray(part.costs) for part in own.parts]),
-            "states": np.concatenate([np.asarray(part.states) for part in own.parts]),
-        }
-        true = {"totals": found.totals, "costs": np.asarray(executed.costs), "states": np.asarray(executed.states)}
-        yield {
-            "episodes": count,
-            "seconds": made.seconds,
-            "go": made.go,
-            "reasons": list(made.reasons),
-            "success_bound": made.success.lower,
-            "success": float(found.success.mean()),
-            "bound_holds": bool(found.success.mean() >= made.success.lower),
-            "sampled_total": float(own.outcome.totals.mean()),
-            "by_moments": made.by_moments,
-            "executed_total": float(found.totals.mean()),
-            "executed_error": float(found.totals.std(ddof=1) / np.sqrt(len(found.totals))),
-            "within_widened": float(np.mean((made.widened[0] <= found.totals) & (found.totals <= made.widened[1]))),
-            "coverage": {name: coverage(sampled[name], true[name], LEVELS) for name in sampled},
-            "median_rank": float(np.median([rank(own.outcome.totals, total) for total in found.totals])),
-            "exceeding": {
-                limit.name: [share.upper, float(found.exceeded[:, n].mean())]
-                for n, (limit, share) in enumerate(zip(run.task.limits, made.limits.values(), strict=True))
-            },
-            "p": None if made.model is None else made.model.p,
-            "wall_s": seconds,
-            "cpu_s": cpu,
-        }
-
-
-@float64
-def _execute(task: Task, executor: Any, executions: int, seed: int) -> Episode:
-    return execute_many(task, executor, jax.random.split(jax.random.key(seed), executions))
 
 
 def wrong(run: Run, case: str, number: int, trials: int, points: int) -> dict[str, Any]:
@@ -125,7 +72,7 @@ def wrong(run: Run, case: str, number: int, trials: int, points: int) -> dict[st
         asked = Thresholds(least_promises=min(max(trial, 1), 2))
         made = certify(seen, run.settings, records, asked, earlier)
         earlier = made.promises
-        executed = _execute(task, METHODS[run.method].executor(policy, fit.dynamics), 100, number)
+        executed = run_policy(task, METHODS[run.method].executor(policy, fit.dynamics), 100, number)
         goes.append(
             {
                 "trials": trial,
@@ -226,29 +173,37 @@ def sensors(run: Run, executions: int) -> Iterator[dict[str, Any]]:
     yield {"total": found.total, "executed_total": float(base.mean()), "sentence": found.sentence}
 
 
-def limits(run: Run, executions: int, asked: float, evaluations: int) -> Iterator[dict[str, Any]]:
+def limits(run: Run, executions: int, asked: float, evaluations: int, control: bool) -> Iterator[dict[str, Any]]:
     """Promised and executed exits of the last policy; then of it refined on its model, without limits and with."""
     yield {"policy": "as learned", **_exits(run, executions)}
     if not asked:
         return
-    for name, probability in (("refined", 0.0), (f"{asked:g} asked", asked)):
+    refined = (("refined", 0.0), (f"{asked:g} asked", asked))
+    for name, probability in refined if control else refined[1:]:
         settings = dataclasses.replace(run.settings, limit_probability=probability)
         problem, policy = make_problem(run.task, settings, run.dynamics), run.policy
         for number in range(SPLITS):
             policy = improve(policy, problem.split(number), evaluations=evaluations).policy
         last = eqx.tree_at(lambda record: record.policy, run.records[-1], policy)
         changed = dataclasses.replace(run, settings=settings, records=(*run.records[:-1], last))
-        yield {"policy": name, **_exits(changed, executions)}
+        yield {"policy": name, "evaluations": evaluations, **_exits(changed, executions)}
 
 
 def _exits(run: Run, executions: int) -> dict[str, Any]:
     made = run.certificate()
     executor = METHODS[run.method].executor(run.policy, run.dynamics)
-    executed = _execute(run.task, executor, executions, 13)
-    left = exceeded(run.task, np.asarray(executed.states)).mean(axis=0)
+    executed = run_policy(run.task, executor, executions, 13)
+    states = np.asarray(executed.states)
+    left, at_first = exceeded(run.task, states), exceeded(run.task, states[:, :1])
     return {
         "limits": {
-            limit.name: {"promised": share.probability, "at_most": share.upper, "executed": float(left[n])}
+            limit.name: {
+                "promised": share.probability,
+                "at_most": share.upper,
+                "executed": float(left[:, n].mean()),
+                "beyond_at_first": float(at_first[:, n].mean()),
+                "executed_from_within": float(left[~at_first[:, n], n].mean()),
+            }
             for n, (limit, share) in enumerate(zip(run.task.limits, made.limits.values(), strict=True))
         },
         "executions": executions,
@@ -257,78 +212,20 @@ def _exits(run: Run, executions: int) -> dict[str, Any]:
     }
 
 
-def study(path: Path) -> Iterator[dict[str, Any]]:
-    """Promises of a stored comparison: sampled and executed costs are in its files, so nothing is simulated."""
-    made = Study(**json.loads((path / "study.json").read_text()))
-    task = made.make_task()
-    for directory in sorted(path.glob("seed-*")):
-        for part in (part for part in PARTS if part_file(directory, part).exists()):
-            stored = read_outcome(made, directory, part)
-            for n, method in enumerate(part.methods):
-                executed, sampled = np.asarray(stored.executed[n]), np.asarray(stored.sampled[n])
-                predicted = float(stored.predicted.total_cost)
-                succeeded = round(success(task, sampled) * len(sampled))
-                bound = clopper_pearson(succeeded, len(sampled)).lower
-                rate, total = success(task, executed), float(executed.sum(axis=1).mean())
-                yield {
-                    "seed": directory.name,
-                    "method": method,
-                    "success_bound": bound,
-                    "success": rate,
-                    "bound_holds": bool(rate >= bound),
-                    "sampled_total": float(sampled.sum(axis=1).mean()),
-                    "by_moments": predicted,
-                    "executed_total": total,
-                    "coverage": {
-                        "totals": coverage(sampled.sum(axis=1), executed.sum(axis=1)),
-                        "costs": coverage(sampled, executed),
-                    },
-                }
-
-
-def summary(lines: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Shares and medians over lines of `promises`, `study` (by method) and `wrong` (by case)."""
-    promised = [line for line in lines if line["what"] in ("promises", "study")]
-    for method in sorted({line.get("method", "") for line in promised}):
-        group = [line for line in promised if line.get("method", "") == method]
-        ratio = {
-            name: float(np.median([line[name] / line["executed_total"] for line in group]))
-            for name in ("sampled_total", "by_moments")
-        }
-        curves = {name: [line["coverage"][name] for line in group] for name in group[0]["coverage"]}
-        yield {
-            "method": method,
-            "certificates": len(group),
-            "bound_holds": float(np.mean([line["bound_holds"] for line in group])),
-            "relative_to_executed": ratio,
-            "coverage": {
-                name: {level: float(np.mean([curve[level] for curve in each])) for level in each[0]}
-                for name, each in curves.items()
-            },
-        }
-    for case in CASES:
-        group = [line for line in lines if line["what"] == "wrong" and line["case"] == case]
-        if group:
-            why = [reason for line in group for reason in line["certificates"][-1]["reasons"]]
-            counted = dict(Counter(map(_kind, why)))
-            yield {"case": case, "models": len(group), "go": sum(line["go"] for line in group), "reasons": counted}
-
-
-def _kind(reason: str) -> str:
-    """A reason without its numbers."""
-    return " ".join(reason.split(":")[0].split()[:6])
-
-
 def main() -> None:
     startup.single_thread()
     startup.keep_compiled_code()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("promises", "wrong", "limits", "sensors", "study", "summary"))
-    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("what", choices=("promises", "study", "summary", "wrong", "limits", "sensors"))
+    parser.add_argument("paths", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, help="append the lines to this file, and do not repeat those of a study")
+    parser.add_argument("--figure", type=Path, help="of a summary: where to draw the calibration curve")
     parser.add_argument("--executions", type=int, default=300)
+    parser.add_argument("--from-seconds", type=float, default=10.0, help="of data: the first policies of a study")
     parser.add_argument("--limit", action="append", default=[])
     parser.add_argument("--ask", type=float, default=0.0, help="also refine the policy with this limit_probability")
     parser.add_argument("--evaluations", type=int, default=40, help="on each split, to refine it")
+    parser.add_argument("--no-control", action="store_true", help="do not refine it without limits, to compare")
     parser.add_argument("--count", type=int, default=20, help="models of each case")
     parser.add_argument("--first", type=int, default=0, help="the number of the first of them")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
@@ -337,29 +234,39 @@ def main() -> None:
     parser.add_argument("--last", action="store_true", help="only the last certificate of each run")
     given = parser.parse_args()
     if given.what == "summary":
-        text = "".join(path.read_text() for path in given.runs)
-        for line in summary([json.loads(line) for line in text.splitlines()]):
-            print(json.dumps(line))
+        lines = read_lines(given.paths)
+        for line in summary(lines, CASES):
+            print(json.dumps(rounded(line)))
+        if given.figure:
+            curve_figure(lines).savefig(given.figure)
         return
-    for path in given.runs:
-        if given.what == "study":
-            for line in study(path):
-                print(json.dumps({"what": "study", "study": str(path), **line}), flush=True)
-            continue
-        run = Run.load(path)
-        if given.limit:
-            run = dataclasses.replace(run, task=run.task.with_limits(_limits(given.limit)))
-        if given.what == "promises":
-            lines: Any = promises(run, given.executions, given.last)
-        elif given.what == "wrong":
-            numbers = range(given.first, given.first + given.count)
-            lines = (wrong(run, case, n, given.trials, given.points) for n in numbers for case in given.cases)
-        elif given.what == "limits":
-            lines = limits(run, given.executions, given.ask, given.evaluations)
-        else:
-            lines = sensors(run, given.executions)
-        for line in lines:
-            print(json.dumps({"what": given.what, "run": str(path), **line}), flush=True)
+    for path in given.paths:
+        for line in _lines(given, path):
+            text = json.dumps(rounded({"what": given.what, "run": str(path), **line}))
+            if given.out is None:
+                print(text, flush=True)
+            else:
+                with given.out.open("a") as file:
+                    file.write(f"{text}\n")
+
+
+def _lines(given: argparse.Namespace, path: Path) -> Iterator[dict[str, Any]]:
+    if given.what == "study":
+        known = read_lines([given.out] if given.out else [])
+        done = {(f"{line['seed']}/{line['method']}", line["episodes"]) for line in known if "episodes" in line}
+        return study(path, given.executions, given.from_seconds, done)
+    run = Run.load(path)
+    if given.limit:
+        run = dataclasses.replace(run, task=run.task.with_limits(_limits(given.limit)))
+    if given.what == "promises":
+        episodes = len(run.records)
+        return promises(run, given.executions, [episodes] if given.last else range(1, episodes + 1))
+    if given.what == "wrong":
+        numbers = range(given.first, given.first + given.count)
+        return (wrong(run, case, n, given.trials, given.points) for n in numbers for case in given.cases)
+    if given.what == "limits":
+        return limits(run, given.executions, given.ask, given.evaluations, not given.no_control)
+    return sensors(run, given.executions)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from scipy import stats
 
 from bayespilco import LinearPolicy, Settings, learn, tasks
-from bayespilco.algorithm import LIMIT_WEIGHT, check_limits, make_problem
+from bayespilco.algorithm import LIMIT_WEIGHT, check_limits, make_problem, warn_of_first_states
 from bayespilco.control.limits import Bounds, outside
 from bayespilco.control.objective import ExpectedCost, WithinLimits
 from bayespilco.control.prediction import predict
@@ -43,7 +44,7 @@ def test_the_probability_of_being_outside_is_that_of_the_tails() -> None:
 
 def test_the_penalty_begins_at_the_allowed_probability_and_has_an_exact_gradient() -> None:
     run, task = small_run(1), limited()
-    problem = make_problem(task, Settings(limit_probability=0.005), run.dynamics)
+    problem = make_problem(task, Settings(limit_probability=0.001), run.dynamics)
     policy = run.policy
     assert isinstance(policy, LinearPolicy)
     prediction = problem.prediction(policy)
@@ -53,7 +54,7 @@ def test_the_penalty_begins_at_the_allowed_probability_and_has_an_exact_gradient
     each = x.cdf(-0.2) + x.sf(1.2)
     assert np.asarray(prediction.outside) == pytest.approx(each, abs=1e-12)
     weight = LIMIT_WEIGHT * float(task.cost.worst) * (task.steps + 1)
-    nats = np.log(each.sum() / 0.005)
+    nats = np.log(each[1:].sum() / 0.001)  # where it starts is not the policy's doing
     assert nats > 1.5  # far above what is allowed the penalty is the logarithm itself
     assert problem.value(policy) - plain_value == pytest.approx(weight * nats, rel=0.02)
     assert problem.value(policy) < problem.rejected
@@ -98,6 +99,19 @@ def test_the_sum_over_steps_is_at_least_the_probability_of_a_run() -> None:
     ever = ((x < -0.2) | (x > 1.2)).any(axis=1).mean()
     assert prediction.outside is not None
     assert ever <= float(prediction.outside.sum()) + 4 * np.sqrt(ever / 20000)
+
+
+def test_first_states_beyond_a_limit_are_warned_of() -> None:
+    """The cart starts within 0.2 m of the middle, one standard deviation: 1.2 % of the starts are beyond 0.5 m."""
+    task = tasks.cart_pole().with_limits({"cart position": (-0.5, 0.5)})
+    assert 2 * stats.norm.sf(0.5 / 0.2) == pytest.approx(0.0124, abs=1e-4)
+    with pytest.warns(UserWarning, match=r"limit_probability = 0\.005: 1\.2 % of the first states"):
+        warn_of_first_states(task, Settings(limit_probability=0.005))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_first_states(task, Settings(limit_probability=0.02))
+        warn_of_first_states(task, Settings())
+        warn_of_first_states(tasks.cart_pole(), Settings())
 
 
 def test_limits_are_asked_for_only_where_there_are_some(tmp_path: Path) -> None:

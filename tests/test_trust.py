@@ -91,6 +91,10 @@ def test_ranks_are_uniform_and_misses_normal_if_promises_are_honest() -> None:
     assert np.std(misses) == pytest.approx(1.0, rel=0.06)
     assert calibration.rank(np.array([1.0, 2.0, 3.0]), 2.0) == 0.5
     assert calibration.miss(np.full(20, 10.0), 10.1) == pytest.approx(1.645, abs=1e-3)  # 1 % is not worth a miss
+    assert calibration.miss(np.zeros(20), 0.0) == 0.0
+    assert calibration.miss(np.zeros(20), 0.3) == calibration.LARGEST_MISS  # nothing was left open
+    low, high = calibration.calibrate([calibration.miss(np.zeros(20), 0.3)]).widened(np.zeros(20))
+    assert (low, high) == (0.0, 0.0)
 
 
 def test_bands_are_widened_by_what_was_missed_and_cover_again() -> None:
@@ -197,6 +201,10 @@ def test_certificate_counts_runs_on_sampled_plants() -> None:
     own = found.promises[-1]
     again = promises.sample_runs(run.task, run.settings, run.records[-1], 2, 0)
     assert np.array_equal(np.asarray(again.costs), np.asarray(own.parts[0].costs))  # its random numbers are its own
+    chance = jax.random.fold_in(jax.random.fold_in(jax.random.key(run.settings.seed), promises.PURPOSE), 2)
+    plants, keys = (jax.random.split(each, 100) for each in jax.random.split(jax.random.fold_in(chance, 0)))
+    drawn = simulate_samples(run.task, filtered(run.policy, run.dynamics), draw_many(run.records[2].fit, plants), keys)
+    assert np.asarray(again.costs) == pytest.approx(np.asarray(drawn.costs), abs=1e-9)  # the last policy, a plant each
     states = np.concatenate([np.asarray(part.states) for part in own.parts])
     assert own.outcome.exceeded[:, 1].tolist() == (states[:, :, 1] > 0.2).any(axis=1).tolist()
     assert found.limits["position"].times == 0

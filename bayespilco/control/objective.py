@@ -222,8 +222,10 @@ class WithinLimits(Objective):
     """Another objective, plus a penalty where a run is more likely to exceed a limit than allowed: a chance constraint.
 
     `P` is the sum over steps of the probabilities that a state is beyond a limit (`limits`), which is at least the
-    probability that a run ever is. The penalty is `weight log(P / allowed)` above the allowed probability and, but for
-    a smooth transition, zero below it. On the logarithm it pulls as strongly at 1 % as at 10 %.
+    probability that a run ever is. The first step does not count: where an episode starts is not the policy's doing,
+    and a constant in the logarithm would only weaken its pull. The penalty is `weight log(P / allowed)` above the
+    allowed probability and, but for a smooth transition, zero below it. On the logarithm it pulls as strongly at 1 % as
+    at 10 %.
     """
 
     averages: ClassVar[bool] = False
@@ -257,5 +259,5 @@ class WithinLimits(Objective):
         """What the limits alone add."""
         if prediction.outside is None:
             raise ValueError("This prediction was made without limits: give them to its Problem.")
-        nats = jnp.log(jnp.sum(prediction.outside) / self.allowed + NEGLIGIBLE)
+        nats = jnp.log(jnp.sum(prediction.outside[1:]) / self.allowed + NEGLIGIBLE)
         return self.weight * SMOOTHING * jax.nn.softplus(nats / SMOOTHING)

@@ -19,6 +19,8 @@ PRIOR = 2.0
 """So many promises, exactly kept, are assumed before the first one is tested."""
 SMALLEST = 0.01
 """The least half-width of a band that is taken seriously, relative to its middle."""
+LARGEST_MISS = 1000.0
+"""A miss that counts as no larger: where nothing was left open any other total would miss infinitely, for ever."""
 MEMORY = 0.8
 """How much less each earlier promise counts than the one after it: models improve as data come in."""
 
@@ -89,8 +91,10 @@ def miss(sampled: np.ndarray, executed: float) -> float:
     side = float(high) - middle if executed > middle else middle - float(low)
     side = max(side, SMALLEST * abs(middle))
     edge = float(ndtri((1 + BAND) / 2))
-    away = edge * (executed - middle) / side if executed != middle else 0.0
-    return away if np.isfinite(away) else float("inf")
+    if executed == middle:
+        return 0.0
+    away = edge * (executed - middle) / side if side > 0 else np.copysign(np.inf, executed - middle)
+    return float(np.clip(away, -LARGEST_MISS, LARGEST_MISS)) if not np.isnan(away) else LARGEST_MISS
 
 
 class Calibration(NamedTuple):

@@ -5,19 +5,23 @@ are about to be executed. It is made of nothing that was learned later, and its 
 made at any time, before the trial or years after it, and is the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from bayespilco.algorithm import METHODS, Record, Settings
+from bayespilco.control.policy import Policy
+from bayespilco.core.compilation import compiled
 from bayespilco.core.precision import float64
 from bayespilco.deploy.bridge import episode_rows
-from bayespilco.execution import at_goal, episode_costs, exceeded, simulate_samples
+from bayespilco.execution import PolicyExecutor, at_goal, episode_costs, exceeded, simulate_samples
+from bayespilco.model.dynamics import Dynamics
 from bayespilco.model.episode import Episode
-from bayespilco.model.posterior_samples import draw_many
+from bayespilco.model.posterior_samples import CanDraw, draw_many
 from bayespilco.tasks import Task
 from bayespilco.trust.calibration import BAND, central_interval, miss, rank
 
@@ -43,8 +47,21 @@ def sample_runs(task: Task, settings: Settings, record: Record, number: int, par
     """
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(settings.seed), PURPOSE), number)
     plants, runs = (jax.random.split(each, BATCH) for each in jax.random.split(jax.random.fold_in(key, part)))
-    executor = METHODS[settings.method].executor(record.policy, record.dynamics)
-    return simulate_samples(task, executor, draw_many(record.fit, plants), runs)
+    return _simulate(task, METHODS[settings.method].executor, record.policy, record.dynamics, record.fit, plants, runs)
+
+
+@compiled
+def _simulate(
+    task: Task,
+    executor: Callable[[Policy, Dynamics], PolicyExecutor],
+    policy: Policy,
+    dynamics: Dynamics,
+    fit: CanDraw,
+    plants: Array,
+    runs: Array,
+) -> Episode:
+    """Policy, plants and runs in one program: a certificate asks for many batches, and compiles this once."""
+    return simulate_samples(task, executor(policy, dynamics), draw_many(fit, plants), runs)
 
 
 class Outcome(NamedTuple):
