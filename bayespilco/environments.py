@@ -301,6 +301,10 @@ class TaskEnvironment(gym.Env):
         noise = np.sqrt(np.asarray(here.noise)) * self.np_random.normal(size=sensors.count)
         z = np.asarray(sensors(as_float64(self.rows))) + noise
         lost = self.np_random.uniform(size=sensors.count) < np.array(sensors.dropout or np.zeros(sensors.count))
+        if sensors.bursts is not None:
+            at_first = self.time == 0
+            self._in_burst = not at_first and bool(sensors.bursts.following(self._in_burst, self.np_random.uniform()))
+            lost = lost | self._in_burst
         return np.where(np.asarray(sensors.scheduled(self.time)) & ~lost, z, np.nan)
 
     def _truth(self, action: Any) -> dict[str, Any]:
