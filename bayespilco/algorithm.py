@@ -506,8 +506,8 @@ def check_sees(task: Task, settings: Settings) -> None:
     if task.bursts is None:
         raise ValueError(
             f"The task {task.name!r} has no bursts of lost samples. Without them a prediction has one covariance of "
-            "the belief per step, and a policy that sees it (sees = belief) would learn to tell the time by it. Declare "
-            "them: bursts=Bursts(apart=2, lasting=0.5) in the task, or --bursts 2,0.5; or use sees = mean."
+            "the belief per step, and a policy that sees it (sees = belief) would learn to tell the time by it. "
+            "Declare them: bursts=Bursts(apart=2, lasting=0.5) in the task, or --bursts 2,0.5; or use sees = mean."
         )
 
 

@@ -273,7 +273,9 @@ def _bursts(given: str | None) -> "Bursts | None":
     try:
         apart, lasting = (float(each) for each in given.split(","))
     except ValueError:
-        raise ValueError(f"--bursts must be two numbers of seconds, APART,LASTING, such as 2,0.5; given {given!r}.")
+        raise ValueError(
+            f"--bursts must be two numbers of seconds, APART,LASTING, such as 2,0.5; given {given!r}."
+        ) from None
     return Bursts(apart, lasting)
 
 

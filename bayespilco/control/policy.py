@@ -95,7 +95,8 @@ class Caution(eqx.Module):
     def none(cls, noise: Any, actions: int) -> "Caution":
         """One that does nothing yet."""
         noise = as_float64(noise)
-        return cls(*np.zeros((2, actions, noise.shape[0])), noise)
+        nothing = as_float64(np.zeros((actions, noise.shape[0])))
+        return cls(nothing, nothing, noise)
 
     def at(self, cov: Float[Array, "state state"]) -> tuple[Float[Array, " action"], Float[Array, " action"]]:
         """The factor `exp(A d)` and the addend `B d`."""

@@ -398,7 +398,7 @@ def predict_split(
     *,
     limits: tuple[Bounds, ...] = (),
     between_steps: bool = False,
-    lost: Bool[Array, "parts times"] | None = None,
+    lost: Bool[Array, "paths times"] | None = None,
 ) -> Prediction:
     """The same from each part of the initial state by itself, and what it comes to over all parts.
 

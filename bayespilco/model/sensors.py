@@ -143,9 +143,7 @@ class Sensors(eqx.Module):
         if self.growth is None:
             return self
         noise = self.noise * self.relative_noise(mean, cov)
-        return Sensors(
-            noise, self.matrix, self.offset, self.dropout, self.period, bursts=self.bursts, lost=self.lost
-        )
+        return Sensors(noise, self.matrix, self.offset, self.dropout, self.period, bursts=self.bursts, lost=self.lost)
 
     def losing(self, lost: Bool[Array, " times"] | None) -> "Sensors":
         """The same sensors, for one pattern of bursts: no samples at these steps."""
@@ -171,10 +169,10 @@ class Sensors(eqx.Module):
 
     def scheduled(self, t: Array | int) -> Bool[Array, " sensor"] | Bool[np.ndarray, " sensor"]:
         """Which sensors give a sample at step `t`."""
-        due: Any = np.ones(self.count, dtype=bool)
-        if any(period > 1 for period in self.period):
+        due: Array | np.ndarray = np.ones(self.count, dtype=bool)
+        if any(period != 1 for period in self.period):
             due = jnp.asarray(t) % jnp.asarray(self.period) == 0
-        return due if self.lost is None else due & ~self.lost[t]
+        return due if self.lost is None else jnp.asarray(due) & ~self.lost[t]
 
     def condition(
         self, mean: Float[Array, " state"], cov: Float[Array, "state state"], z: Float[Array, " sensor"]

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayespilco.control.cost import Cost, reindexed
-from bayespilco.control.policy import POLICIES, LinearPolicy, Policy, RBFPolicy
+from bayespilco.control.policy import POLICIES, LinearPolicy, RBFPolicy
 from bayespilco.core.checks import unknown_name
 from bayespilco.core.compilation import compiled
 from bayespilco.core.features import AngleFeatures
@@ -446,7 +446,9 @@ class Task(eqx.Module):
         return AngleFeatures(self.angles, (*plant, *range(n, n + pending), *self.reference_rows))
 
     @float64
-    def random_policy(self, key: Array, states: Float[np.ndarray, "points row"] | None = None) -> Policy:
+    def random_policy(
+        self, key: Array, states: Float[np.ndarray, "points row"] | None = None
+    ) -> RBFPolicy | LinearPolicy:
         """Where policy search starts when it knows nothing.
 
         Args:
