@@ -509,6 +509,18 @@ def check_sees(task: Task, settings: Settings) -> None:
             "the belief per step, and a policy that sees it (sees = belief) would learn to tell the time by it. "
             "Declare them: bursts=Bursts(apart=2, lasting=0.5) in the task, or --bursts 2,0.5; or use sees = mean."
         )
+    share = 1 - (1 - task.bursts.chain(float(task.dt)).begin) ** task.steps
+    if share < LEAST_BURSTS:
+        raise ValueError(
+            f"Of the episodes of {task.name!r} only {share:.0%} have a burst of lost samples. The few patterns that a "
+            "prediction draws would be alike, and a policy of the whole belief (sees = belief) would learn to tell the "
+            "time. Use sees = mean, longer episodes, or bursts that are less far apart."
+        )
+
+
+LEAST_BURSTS = 0.25
+"""The share of episodes with a burst that a policy of the whole belief needs. With at least four drawn patterns, spread
+evenly, one has a burst then."""
 
 
 def _asked(settings: Settings) -> list[str]:

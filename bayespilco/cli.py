@@ -266,10 +266,10 @@ def learn(
 
 
 def _bursts(given: str | None) -> "Bursts | None":
-    from bayespilco.tasks import Bursts
-
     if given is None:
         return None
+    from bayespilco.tasks import Bursts
+
     try:
         apart, lasting = (float(each) for each in given.split(","))
     except ValueError:

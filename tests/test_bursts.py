@@ -422,6 +422,8 @@ def test_mistakes_are_named() -> None:
     check_sees(lossy(Bursts(3, 1)), Settings(sees="belief"))
     with pytest.raises(ValueError, match="no bursts"):
         check_sees(tasks.spring(), Settings(sees="belief"))
+    with pytest.raises(ValueError, match="only 13% have"):  # 1 - (1 - 0.2 / 30)^20
+        check_sees(lossy(Bursts(30, 1)), Settings(sees="belief"))
     with pytest.raises(ValueError, match="pilco does not predict"):
         check_sees(lossy(Bursts(3, 1)), Settings(sees="belief", method="pilco"))
 
