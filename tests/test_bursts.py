@@ -198,8 +198,20 @@ def test_a_prediction_is_the_mixture_of_its_patterns() -> None:
         np.testing.assert_allclose(again.cost_mean, (2 * single + 2 * np.asarray(pair.cost_mean)) / 4, atol=1e-12)
     values = [problem(6)._replace(lost=part).value(policy) for part in jnp.split(given.lost, 2)]
     assert given.value(policy) == pytest.approx(np.mean(values), rel=1e-12)
+    # Eight parts are repeated, each with two patterns.
+    split, parts = problem(6).split(2), systems_parts(2)
+    np.testing.assert_array_equal(split.components, np.tile(parts, (2, 1)))
+    np.testing.assert_array_equal(split.lost, CHAIN.paths(7, 16, 2))
+    halves = [half.value(policy) for half in split.halves()]
+    assert split.value(policy) == pytest.approx(np.mean(halves), rel=1e-12)
     value, _ = given.value_and_gradient(policy)
     assert float(value) == pytest.approx(given.value(policy), rel=1e-12)
+
+
+def systems_parts(number: int) -> np.ndarray:
+    """The parts of a prediction without bursts."""
+    split = Problem(Filtered(), systems.dynamics(), systems.INITIAL, systems.COST, 6).split(number)
+    return np.asarray(split.components)
 
 
 def assert_same(one: Prediction, other: Prediction, rtol: float) -> None:

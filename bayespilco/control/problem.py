@@ -71,14 +71,19 @@ class Problem(NamedTuple):
     def drawn(self, number: int = 0) -> "Problem":
         """The same problem with patterns of bursts, if the sensors have bursts and the predictor a filter.
 
+        Each component has a pattern. Where there are fewer components than `PATHS`, they are repeated.
+
         Args:
             number: Which ones. For the same number they are the same.
         """
         chain = self.dynamics.sensors.bursts
         if chain is None or not self.predictor.predicts_beliefs:
             return self._replace(lost=None)
-        count = PATHS if self.components is None else len(self.components)
-        return self._replace(lost=jnp.asarray(chain.paths(self.steps + 1, count, number)))
+        components, count = self.components, PATHS
+        if components is not None:
+            components = jnp.tile(components, (max(-(-PATHS // len(components)), 1), 1))
+            count = len(components)
+        return self._replace(components=components, lost=jnp.asarray(chain.paths(self.steps + 1, count, number)))
 
     @float64
     def also_from(self, starts: "Sequence[tuple[float, Gaussian]]", number: int = 0) -> "Problem":

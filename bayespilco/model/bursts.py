@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 PATHS = 16
-"""Patterns that a prediction from one Gaussian draws. One in parts draws one for each part."""
+"""Patterns that a prediction draws at least. One in parts draws one for each part."""
 
 
 class Chain(NamedTuple):
