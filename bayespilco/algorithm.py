@@ -20,7 +20,7 @@ from bayespilco import settings as tables
 from bayespilco.control import exploration, prediction
 from bayespilco.control.limits import Bounds, outside
 from bayespilco.control.objective import OBJECTIVES, Objective, WithinLimits
-from bayespilco.control.policy import Policy
+from bayespilco.control.policy import BeliefPolicy, Caution, Policy
 from bayespilco.control.prediction import Prediction, Predictor
 from bayespilco.control.problem import Problem
 from bayespilco.control.search import Improvement, Judge, Recovery, search
@@ -254,6 +254,7 @@ def learn(
     """
     model_structure(task, settings)  # what cannot be learned is refused before the plant moves
     warn_of_first_states(task, settings)
+    check_sees(task, settings)
     found = tuple(records)
     while len(found) < settings.episodes:
         found = (*found, learn_episode(task, settings, found, on_progress, workers, execute))
@@ -365,7 +366,7 @@ def _improve(
     return search(
         problem,
         earlier,
-        [task.random_policy(start, visited) for start in jax.random.split(key, starts)],
+        [random_policy(task, settings, fit.dynamics, start, visited) for start in jax.random.split(key, starts)],
         evaluations=settings.evaluations,
         split_evaluations=max(settings.evaluations // share, 1) if in_parts and settings.in_parts else 0,
         refined=refined,
@@ -482,7 +483,52 @@ def make_problem(task: Task, settings: Settings, dynamics: Dynamics, best: float
         count = task.steps * len(limits)
         objective = WithinLimits(objective, settings.limit_probability, LIMIT_WEIGHT * worst, count)
     predictor = METHODS[settings.method].predictor
-    return Problem(predictor, dynamics, task.start, task.cost, task.steps, objective, limits=limits)
+    return Problem(predictor, dynamics, task.start, task.cost, task.steps, objective, limits=limits).drawn()
+
+
+@float64
+def random_policy(
+    task: Task, settings: Settings, dynamics: Dynamics, key: Array, states: np.ndarray | None = None
+) -> Policy:
+    """Where policy search starts when it knows nothing (`Task.random_policy`).
+
+    A policy of the whole belief starts as the same policy of its mean.
+    """
+    policy = task.random_policy(key, states)
+    if settings.sees == "mean":
+        return policy
+    first = jnp.diagonal(task.start.cov)
+    noise = dynamics.sensors.noise_of_states(jnp.where(first > 0, first, 1.0))
+    return BeliefPolicy(policy, Caution.none(noise, len(task.actions)))
+
+
+def check_sees(task: Task, settings: Settings) -> None:
+    """A ValueError if the policy is to see the whole belief, and a prediction could not know what that is worth."""
+    if settings.sees == "mean":
+        return
+    if not METHODS[settings.method].predictor.predicts_beliefs:
+        raise ValueError(
+            f"{settings.method} does not predict what its filter will believe, so it cannot learn a policy of the "
+            "whole belief (sees = belief). Use bayes-filter, or a policy of the belief's mean."
+        )
+    if task.bursts is None:
+        raise ValueError(
+            f"The task {task.name!r} has no bursts of lost samples. Without them a prediction has one covariance of "
+            "the belief per step, and a policy that sees it (sees = belief) would learn to tell the time by it. "
+            "Declare them: bursts=Bursts(apart=2, lasting=0.5) in the task, or --bursts 2,0.5; or use sees = mean."
+        )
+    share = 1 - (1 - task.bursts.chain(float(task.dt)).begin) ** task.steps
+    if share < LEAST_BURSTS:
+        raise ValueError(
+            f"Of the episodes of {task.name!r} only {share:.0%} have a burst of lost samples. The few patterns that a "
+            "prediction draws would be alike, and a policy of the whole belief (sees = belief) would learn to tell the "
+            "time. Use sees = mean, longer episodes, or bursts that are less far apart."
+        )
+
+
+LEAST_BURSTS = 0.25
+"""The share of episodes with a burst that a policy of the whole belief needs. With at least four drawn patterns, spread
+evenly, one has a burst then."""
 
 
 def _asked(settings: Settings) -> list[str]:

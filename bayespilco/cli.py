@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bayespilco.console import JobsDisplay
     from bayespilco.experiments.jobs import Place
     from bayespilco.runs import Run, RunDirectory
+    from bayespilco.tasks import Bursts
     from bayespilco.trust.sensors import NewSensor
 
 app = typer.Typer(
@@ -50,6 +51,14 @@ DelayOption = Annotated[
 DropoutOption = Annotated[
     float | None,
     typer.Option(help="The probability that a sample is lost, of each sensor on its own.", show_default="the task's"),
+]
+BurstsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="APART,LASTING",
+        help="Bursts in which all samples are lost: the mean seconds between them, and of one (2,0.5).",
+        show_default="the task's",
+    ),
 ]
 NoiseOption = Annotated[float | None, typer.Option(help="How many times the task's sensor noise.", show_default="1")]
 LimitOption = Annotated[
@@ -173,7 +182,8 @@ def bayespilco(
 - `bayespilco learn cart-pole --delay 1 --dropout 0.3`: actions a step late, and three samples of ten lost
 - `bayespilco learn tanks.py:task`: a task of your own, in a file of your own (docs/howto/own-task.md)
 
-**Tasks**: cart-pole, pendulum, double-pendulum, spring, tank, servo, light-dark (described by `bayespilco tasks`)
+**Tasks**: cart-pole, pendulum, double-pendulum, spring, tank, servo, light-dark, cart-pole-bursts (described by
+`bayespilco tasks`)
 
 **Methods**: bayes-filter, pilco, deisenroth, dallaire (described by `bayespilco methods`)
 
@@ -201,6 +211,7 @@ def learn(
     sensors: SensorsOption = None,
     delay: DelayOption = None,
     dropout: DropoutOption = None,
+    bursts: BurstsOption = None,
     noise: NoiseOption = None,
     limit: LimitOption = None,
     workers: WorkersOption = None,
@@ -228,7 +239,7 @@ def learn(
     if repeated and own_task is None and (kept := read_stored_task(Path(task).parent)) is not None:
         found = found._replace(task=kept.task)  # the same again has the same sensors and delays
     names = None if sensors is None else [name.strip() for name in sensors.split(",")]
-    found = found._replace(task=found.task.varied(names, delay, dropout, noise))
+    found = found._replace(task=found.task.varied(names, delay, dropout, noise, _bursts(bursts)))
     if limit:
         found = found._replace(task=found.task.with_limits(_limits(limit)))
     if repeated and found.task.name != asked.task:
@@ -252,6 +263,20 @@ def learn(
         thresholds=thresholds,
         **dataclasses.asdict(chosen),
     )
+
+
+def _bursts(given: str | None) -> "Bursts | None":
+    if given is None:
+        return None
+    from bayespilco.tasks import Bursts
+
+    try:
+        apart, lasting = (float(each) for each in given.split(","))
+    except ValueError:
+        raise ValueError(
+            f"--bursts must be two numbers of seconds, APART,LASTING, such as 2,0.5; given {given!r}."
+        ) from None
+    return Bursts(apart, lasting)
 
 
 Chosen = TypeVar("Chosen", Settings, Thresholds)

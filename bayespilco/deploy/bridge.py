@@ -74,6 +74,9 @@ def controller(
     function = _network(policy.function) if isinstance(policy.function, Affine) else policy.function.gp
     names = ("inputs", "length_scales", "signal_variance", "weights", "slope", "offset")
     arrays |= {f"policy_{name}": getattr(function, name) for name in names}
+    if filters and policy.caution is not None:
+        caution = policy.caution
+        arrays |= {"policy_scale": caution.scale, "policy_shift": caution.shift, "policy_doubt": caution.noise}
     if filters:
         arrays |= _filter_arrays(dynamics, names)
         arrays |= {"sensor_turn": _turns(task), "wide_cov": _wide_cov(task, dynamics)}

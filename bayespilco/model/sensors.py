@@ -4,7 +4,8 @@
 
 The noise may depend on the state: a camera sees well near a light. Where the growth `g` is zero R is constant. There
 may be fewer sensors than states (some are hidden), as many, or more. A sensor may be slow (a sample every
-`period` steps) and may lose samples at random (`dropout`). This is the only place that knows; prediction, execution,
+`period` steps) and may lose samples at random: one by one (`dropout`), or all sensors together for a while
+(`bursts`). This is the only place that knows; prediction, execution,
 training, the exported controller and logs all ask here. With `P = C' R^-1 C` over the sensors that were seen:
 
     executed    V+ = (V^-1 + P)^-1      m+ = m + V+ C' R^-1 (z - C m - d)
@@ -32,6 +33,7 @@ from jaxtyping import Array, Bool, Float
 from bayespilco.core.gaussian import Gaussian, diagonal, diagonal_matrix, symmetrise
 from bayespilco.core.linalg import inverse_root, shrink_diagonal
 from bayespilco.core.precision import as_float64, is_concrete, optional_float64
+from bayespilco.model.bursts import Chain
 from bayespilco.model.structure import Rows, as_rows
 
 MOST_SUBSETS = 64
@@ -61,6 +63,10 @@ class Sensors(eqx.Module):
     """g: how much the variances grow with the distance from `best_at`, relative to `noise`; None: they do not."""
     best_at: Rows = eqx.field(static=True, default=(), converter=as_rows)
     """l, where a sensor has its least noise, which is `noise`; of shape (sensor, state), empty without `growth`."""
+    bursts: Chain | None = eqx.field(static=True, default=None)
+    """How the samples of all sensors are lost together for a while; None: they are not."""
+    lost: Bool[Array, " times"] | None = None
+    """At which steps they are, where a pattern of bursts was drawn (`losing`); None where none was."""
 
     def __check_init__(self) -> None:
         p = len(self.matrix)
@@ -137,7 +143,14 @@ class Sensors(eqx.Module):
         if self.growth is None:
             return self
         noise = self.noise * self.relative_noise(mean, cov)
-        return Sensors(noise, self.matrix, self.offset, self.dropout, self.period)
+        return Sensors(noise, self.matrix, self.offset, self.dropout, self.period, bursts=self.bursts, lost=self.lost)
+
+    def losing(self, lost: Bool[Array, " times"] | None) -> "Sensors":
+        """The same sensors, for one pattern of bursts: no samples at these steps."""
+        if lost is self.lost:
+            return self
+        changed: Sensors = eqx.tree_at(lambda s: s.lost, self, lost, is_leaf=lambda leaf: leaf is None)
+        return changed
 
     def mean_relative_noise(self, states: Float[np.ndarray, "points state"]) -> Float[np.ndarray, " sensor"] | float:
         """`relative_noise`, on average over these states."""
@@ -156,9 +169,10 @@ class Sensors(eqx.Module):
 
     def scheduled(self, t: Array | int) -> Bool[Array, " sensor"] | Bool[np.ndarray, " sensor"]:
         """Which sensors give a sample at step `t`."""
-        if all(period == 1 for period in self.period):
-            return np.ones(self.count, dtype=bool)
-        return jnp.asarray(t) % jnp.asarray(self.period) == 0
+        due: Array | np.ndarray = np.ones(self.count, dtype=bool)
+        if any(period != 1 for period in self.period):
+            due = jnp.asarray(t) % jnp.asarray(self.period) == 0
+        return due if self.lost is None else jnp.asarray(due) & ~self.lost[t]
 
     def condition(
         self, mean: Float[Array, " state"], cov: Float[Array, "state state"], z: Float[Array, " sensor"]
@@ -238,6 +252,11 @@ class Sensors(eqx.Module):
         """Whether one observation alone tells the first `states` states: no hidden one, no delay."""
         C = self.C
         return bool(np.linalg.matrix_rank(C[:, :states]) == states and not C[:, states:].any())
+
+    def noise_of_states(self, otherwise: Float[Array, " state"]) -> Float[Array, " state"]:
+        """How well one observation alone tells each state, if the others are known: a variance, or `otherwise`."""
+        precision = jnp.sum(self.C**2 / self.noise[:, None], axis=0)
+        return jnp.where(precision > 0, 1 / jnp.where(precision > 0, precision, 1.0), otherwise)
 
     def raw_noise(self, states: int, where: Gaussian | None = None) -> Float[Array, "state state"]:
         """The error's covariance if the first `states` states are estimated from one observation alone.

@@ -99,6 +99,7 @@ def setup(task: Task, dynamics: Dynamics) -> dict[str, Any]:
             for row, reference in zip(task.reference_rows, task.references, strict=True)
         ],
         "loops": drift is not None and bool(np.abs(np.asarray(drift).sum(axis=0)).max() < 1e-6),
+        "bursts": None if unit.bursts is None else unit.bursts._asdict(),
         "sensors": [
             {
                 "of": row,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bayespilco.algorithm import TRAININGS, Record, model_structure
-from bayespilco.control.policy import POLICIES
+from bayespilco.control.policy import POLICIES, BeliefPolicy
 from bayespilco.deploy import bridge as deployment
 from bayespilco.deploy.files import delete, reserved, unfinished, write
 from bayespilco.model.episode import Episode
@@ -352,7 +352,8 @@ def _compare_source(path: Path, source: Source | None) -> None:
 def read_records(path: Path, config: Config, task: Task) -> tuple[Record, ...]:
     """All records in a run's directory."""
     settings = config.settings
-    known = left_to_the_task(task, settings.training, model_structure(task, settings), settings.symmetry)
+    kind = model_structure(task, settings)
+    known = left_to_the_task(task, settings.training, kind, settings.symmetry, settings.sees)
     records: list[Record] = []
     while (file := path / record_name(len(records))).exists():
         records.append(read_module(file, Record, known))
@@ -363,7 +364,9 @@ def read_records(path: Path, config: Config, task: Task) -> tuple[Record, ...]:
     return tuple(records)
 
 
-def left_to_the_task(task: Task, training: str, kind: Kind = "free", symmetry: bool = False) -> dict[str, Any]:
+def left_to_the_task(
+    task: Task, training: str, kind: Kind = "free", symmetry: bool = False, sees: str = "mean"
+) -> dict[str, Any]:
     """What a record's file leaves to the task and the configuration: what is static in its modules."""
     sensors = task.sensors_with(np.ones(len(task.sensed)))
     static = [field.name for field in dataclasses.fields(sensors) if field.metadata.get("static")]
@@ -372,11 +375,13 @@ def left_to_the_task(task: Task, training: str, kind: Kind = "free", symmetry: b
         "structure": task.structure(kind, symmetry),
         **{f"sensors/{name}": getattr(sensors, name) for name in static},
     }
+    of_mean = "policy" if sees == "mean" else "policy/of_mean"
     return {
         "fit": TRAININGS[training].result,
         **{f"fit/{part}/{name}": value for part in ("dynamics", "layout") for name, value in shared.items()},
-        "policy": POLICIES[task.policy_kind].value,
-        "policy/features": task.policy_features,
+        "policy": BeliefPolicy,
+        of_mean: POLICIES[task.policy_kind].value,
+        f"{of_mean}/features": task.policy_features,
     }
 
 

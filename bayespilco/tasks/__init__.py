@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from bayespilco.core.registry import Registry
 from bayespilco.tasks.cart_pole import cart_pole as cart_pole
+from bayespilco.tasks.cart_pole import cart_pole_bursts as cart_pole_bursts
+from bayespilco.tasks.components import Bursts as Bursts
 from bayespilco.tasks.components import Component as Component
 from bayespilco.tasks.components import Pose as Pose
 from bayespilco.tasks.components import Reference as Reference
@@ -26,3 +28,4 @@ TASKS.add("spring", spring)
 TASKS.add("tank", tank)
 TASKS.add("servo", servo)
 TASKS.add("light-dark", light_dark)
+TASKS.add("cart-pole-bursts", cart_pole_bursts)

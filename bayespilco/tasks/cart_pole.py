@@ -3,6 +3,8 @@
 State `[x_c, theta, dx_c/dt, dtheta/dt]`, with `theta = 0` upright and `pi` hanging; the action is a horizontal force.
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -11,7 +13,7 @@ from bayespilco.control.cost import SaturatingCost
 from bayespilco.core.features import AngleFeatures
 from bayespilco.core.gaussian import Gaussian
 from bayespilco.core.precision import as_float64, float64
-from bayespilco.tasks.task import Component, Pose, Task, diagonal, hold
+from bayespilco.tasks.task import Bursts, Component, Pose, Task, diagonal, hold
 
 CART_MASS = 0.5  # kg
 POLE_MASS = 0.5  # kg
@@ -73,6 +75,11 @@ def cart_pole() -> Task:
         rates=(("cart position", "cart velocity"), ("pole angle", "pole angular velocity")),
         mirror=("cart position", "pole angle", "cart velocity", "pole angular velocity", "force"),
     )
+
+
+def cart_pole_bursts() -> Task:
+    """The same, but now and then the camera sees nothing for half a second: the pole falls in less."""
+    return dataclasses.replace(cart_pole(), name="cart-pole-bursts", bursts=Bursts(apart=2.0, lasting=0.5))
 
 
 _PLANT = hold(derivative, 1 / 30, substeps=40)

@@ -7,6 +7,8 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
+from bayespilco.model.bursts import Chain
+
 
 def _numbers(given: Any) -> tuple[float, ...]:
     return tuple(float(value) for value in given)
@@ -95,6 +97,35 @@ class Sensor(eqx.Module):
     def measuring(cls, state: Component) -> "Sensor":
         """A sensor of one state, with its name."""
         return cls(state.name, state.unit, of=((state.name, 1.0),))
+
+
+class Bursts(eqx.Module):
+    """Now and then all sensors are silent for a while: a link breaks down, something stands before the camera.
+
+    Bursts(apart=2.0, lasting=0.5)
+
+    At each step with samples a burst may begin, and at each step without it may end, whatever was before: a two-state
+    Markov chain. At the first step of an episode there are samples.
+    """
+
+    apart: float = eqx.field(static=True, converter=float)
+    """Seconds from the end of a burst to the beginning of the next one, on average."""
+    lasting: float = eqx.field(static=True, converter=float)
+    """Seconds that a burst lasts, on average."""
+
+    def __check_init__(self) -> None:
+        if not (0 < self.apart < np.inf and 0 < self.lasting < np.inf):
+            raise ValueError(
+                f"Bursts must be positive, finite numbers of seconds apart, and last such a number; given {self.apart} "
+                f"and {self.lasting}."
+            )
+
+    def __str__(self) -> str:
+        return f"all samples lost for {self.lasting:g} s, {self.apart:g} s apart"
+
+    def chain(self, dt: float) -> Chain:
+        """The same in steps of `dt` seconds."""
+        return Chain(dt / self.apart, dt / self.lasting)
 
 
 class Reference(eqx.Module):

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayespilco.control.cost import Cost, reindexed
-from bayespilco.control.policy import POLICIES, LinearPolicy, Policy, RBFPolicy
+from bayespilco.control.policy import POLICIES, LinearPolicy, RBFPolicy
 from bayespilco.core.checks import unknown_name
 from bayespilco.core.compilation import compiled
 from bayespilco.core.features import AngleFeatures
@@ -28,6 +28,7 @@ from bayespilco.core.precision import as_float64, float64, is_concrete, optional
 from bayespilco.model.episode import Episode
 from bayespilco.model.sensors import Sensors, unobservable
 from bayespilco.model.structure import Structure, as_rows, free, second_order
+from bayespilco.tasks.components import Bursts as Bursts
 from bayespilco.tasks.components import Component as Component
 from bayespilco.tasks.components import Limit, Reference, Sensor, as_limits, by_name
 from bayespilco.tasks.components import Pose as Pose
@@ -92,6 +93,8 @@ class Task(eqx.Module):
             run is refined for these starts too, so that it recovers from them.
         mirror: States and actions that change sign in a mirror, by name, if the plant behaves like its mirror image: a
             pole falls to the left as it falls to the right. Then every transition teaches two.
+        bursts: How the samples of all sensors are lost together for a while, now and then; None: they are not.
+            (Samples that are lost one by one are the `dropout` of a `Sensor`.)
     """
 
     name: str = eqx.field(static=True)
@@ -121,6 +124,7 @@ class Task(eqx.Module):
     auto_structure: Kind | None = eqx.field(static=True, default=None)
     recover_from: tuple[Start, ...] = eqx.field(static=True, default=(), converter=tuple)
     mirror: tuple[str, ...] = eqx.field(static=True, default=(), converter=tuple)
+    bursts: Bursts | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         made_of: dict[str, tuple[Sequence[Any], type]] = {
@@ -132,6 +136,7 @@ class Task(eqx.Module):
             "references": (self.references, Reference),
             "limits": (self.limits, Limit),
             "recover_from": (self.recover_from, Start),
+            "bursts": (() if self.bursts is None else (self.bursts,), Bursts),
         }
         for name, (parts, kind) in made_of.items():
             if other := [part for part in parts if not isinstance(part, kind)]:
@@ -171,6 +176,8 @@ class Task(eqx.Module):
             f"policy_kind must be one of {', '.join(POLICIES)}": self.policy_kind in POLICIES,
             "centroids must be at least 1, and an integer": _counts(self.centroids),
             "discount must be above 0 and at most 1": 0 < self.discount <= 1,
+            f"bursts must be at least a step apart, and last at least a step ({self.dt:g} s)": self.bursts is None
+            or min(self.bursts.apart, self.bursts.lasting) >= self.dt * (1 - 1e-9),
             "auto_structure must be second-order, free or None": self.auto_structure in ("second-order", "free", None),
             f"recover_from must be starts of {n} states": all(len(start.mean) == n for start in self.recover_from),
             "recover_from must leave some weight to the initial state": sum(s.weight for s in self.recover_from) < 1,
@@ -362,6 +369,7 @@ class Task(eqx.Module):
             tuple(sensor.offset for sensor in self.sensed),
             tuple(sensor.dropout for sensor in self.sensed),
             tuple(sensor.period for sensor in self.sensed),
+            bursts=None if self.bursts is None else self.bursts.chain(float(self.dt)),
             **self._noise_growth(),
         )
 
@@ -444,7 +452,9 @@ class Task(eqx.Module):
         return AngleFeatures(self.angles, (*plant, *range(n, n + pending), *self.reference_rows))
 
     @float64
-    def random_policy(self, key: Array, states: Float[np.ndarray, "points row"] | None = None) -> Policy:
+    def random_policy(
+        self, key: Array, states: Float[np.ndarray, "points row"] | None = None
+    ) -> RBFPolicy | LinearPolicy:
         """Where policy search starts when it knows nothing.
 
         Args:
@@ -496,11 +506,13 @@ class Task(eqx.Module):
         delay: int | None = None,
         dropout: float | None = None,
         noise: float | None = None,
+        bursts: Bursts | None = None,
     ) -> "Task":
-        """The task with other sensors, delay, dropouts or sensor noise; None leaves things as they are."""
+        """The task with other sensors, delay, dropouts, sensor noise or bursts; None leaves things as they are."""
         task = self if sensors is None else self.with_sensors(sensors)
         task = task if delay is None else task.with_delay(delay)
         task = task if dropout is None else task.with_dropout(dropout)
+        task = task if bursts is None else dataclasses.replace(task, bursts=bursts)
         return task if noise is None else task.with_noise(noise)
 
     def with_sensors(self, names: Sequence[str]) -> "Task":
@@ -613,4 +625,4 @@ def diagonal(*std: float) -> Array:
     return jnp.asarray(np.diag(np.square(std)))
 
 
-__all__ = ["Component", "Limit", "Pose", "Reference", "Sensor", "Start", "Task", "diagonal", "hold"]
+__all__ = ["Bursts", "Component", "Limit", "Pose", "Reference", "Sensor", "Start", "Task", "diagonal", "hold"]

@@ -73,7 +73,7 @@ def foresee_on(
     task: Task, problem: Problem, policy: Policy, filter: Dynamics, plants: Dynamics, keys: Array, *, split: bool = True
 ) -> Foreseen:
     """The same for any problem, on plants that are given: a `Dynamics` whose arrays have a leading axis."""
-    problem = problem._replace(predictor=Mismatched(filter))
+    problem = problem._replace(predictor=Mismatched(filter)).drawn()
     predicted = (problem.split() if split else problem).value(policy)
     executed = simulate_samples(task, filtered(policy, filter), plants, keys)
     totals = np.asarray(executed.costs) @ task.discount ** np.arange(task.steps + 1)

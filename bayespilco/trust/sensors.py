@@ -204,7 +204,8 @@ def with_sensor(sensors: Sensors, row: int, std: float) -> Sensors:
         return (*values, value) if values else ()
 
     period = (*sensors.period, 1) if sensors.period else ()
-    made = Sensors(noise, as_rows(C), more(sensors.offset, 0.0), more(sensors.dropout, 0.0), period)
+    offset, dropout = more(sensors.offset, 0.0), more(sensors.dropout, 0.0)
+    made = Sensors(noise, as_rows(C), offset, dropout, period, bursts=sensors.bursts)
     if sensors.growth is None:
         return made
     grown = [as_float64(np.pad(np.asarray(each), ((0, 1), (0, 0)))) for each in (sensors.growth, sensors.best_at)]

@@ -136,6 +136,11 @@ def belief_spread(task: Task, settings: Settings, record: Record, *, runs: int =
 def spread_on(task: Task, problem: Problem, policy: Policy, plants: Dynamics, keys: Array) -> Spread:
     """The same for any model, on plants that are given: a `Dynamics` whose arrays have a leading axis."""
     dynamics, runs = problem.dynamics, len(keys)
+    if dynamics.sensors.bursts is not None:
+        raise ValueError(
+            f"The sensors of {task.name!r} lose samples in bursts, and the belief's variance depends on when. So there "
+            "is no single predicted path of it to compare runs with. Use a task without bursts."
+        )
     covs, predicted = _prior_covs(problem, policy)
     executed = simulate_samples(task, filtered(policy, dynamics), plants, keys)
     held = simulate_samples(task, HeldFilter(policy.map(), dynamics, covs), plants, keys)

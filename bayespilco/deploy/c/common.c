@@ -1,10 +1,16 @@
 /* ---- Act: from the belief to the action ------------------------------------------------------------------------- */
 
-/* A kernel network plus a linear map of the features' mean, squashed to the actuators' range. */
+/* A kernel network plus a linear map of the features' mean, squashed to the actuators' range. A policy of the whole
+   belief also looks at its covariance. */
 static void policy(const NAME_t *c, real *u)
 {
     real x[FEATURES];
     int a, i, p, k;
+#if POLICY_IS_CAUTIOUS
+    real doubt[STATES];
+    for (i = 0; i < STATES; i++) /* log(1 + V / r), without the quotient, which might overflow */
+        doubt[i] = LOG(POLICY_DOUBT[i] + (c->cov[i][i] > 0 ? c->cov[i][i] : 0)) - LOG(POLICY_DOUBT[i]);
+#endif
     for (k = 0; k < POLICY_KEPT; k++) x[k] = c->mean[POLICY_KEEP[k]];
     for (k = 0; k < POLICY_TRIG; k++) {
         int row = POLICY_ANGLES[k / 2];
@@ -22,6 +28,18 @@ static void policy(const NAME_t *c, real *u)
             }
             y += POLICY_WEIGHTS[a][p] * EXP(-distance / 2);
         }
+#if POLICY_IS_CAUTIOUS
+        {
+            real exponent = 0, addend = 0;
+            for (i = 0; i < STATES; i++) {
+                exponent += POLICY_SCALE[a][i] * doubt[i];
+                addend += POLICY_SHIFT[a][i] * doubt[i];
+            }
+            if (exponent > LARGEST_EXPONENT) exponent = LARGEST_EXPONENT;
+            if (exponent < -LARGEST_EXPONENT) exponent = -LARGEST_EXPONENT;
+            y = EXP(exponent) * y + addend;
+        }
+#endif
         squashed = (9 * SIN(y) + SIN(3 * y)) / 8;
         if (!(squashed <= 1)) squashed = 1; /* to rounding */
         if (squashed < -1) squashed = -1;

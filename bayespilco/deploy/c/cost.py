@@ -28,6 +28,8 @@ def cost(controller: Controller) -> Cost:
     exponentials = m * centroids + policy_trig
     multiplications = m * (centroids * (2 * features + 1) + features) + n * (n + m)
     others = policy_trig + 2 * m
+    if "policy_scale" in a:
+        exponentials, multiplications, others = exponentials + m, multiplications + 2 * m * n + m, others + 2 * n
     constants = sum(array.size for array in a.values())
     if controller.filters:
         (points, inputs), outputs = a["inputs"].shape, len(a["signal_variance"])

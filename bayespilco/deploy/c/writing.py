@@ -101,6 +101,8 @@ def _settings(controller: Controller, single: bool) -> dict[str, Any]:
         "FIRST_CREDIT": FIRST_CREDIT,
         "SAMPLING_PERIOD": _number(controller.description.dt, single),
         "POLICY_SEES_COV": int(controller.filters),
+        "POLICY_IS_CAUTIOUS": int("policy_scale" in controller.arrays),
+        "LARGEST_EXPONENT": _number(LARGEST_EXPONENT, single),
     }
     if controller.filters:
         settings["UNCERTAIN_MEAN"] = int(_has_uncertain_mean(controller))
@@ -196,6 +198,8 @@ def _constants(controller: Controller, single: bool) -> str:
         "POLICY_SLOPE": a["policy_slope"],
         "POLICY_OFFSET": a["policy_offset"],
     }
+    if "policy_scale" in a:
+        reals |= {name.upper(): a[name] for name in ("policy_scale", "policy_shift", "policy_doubt")}
     whole: dict[str, Sequence[int]] = {
         "REFERENCE_ROWS": d.references,
         "POLICY_ANGLES": d.policy_angles,

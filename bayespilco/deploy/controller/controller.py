@@ -163,7 +163,7 @@ class Controller:
 
     def _policy(self, m: Array, V: Array) -> Array:
         x, _ = filter.features(m, V, self.description.policy_angles, self.description.policy_keep)
-        return filter.policy(self.arrays, x)
+        return filter.policy(self.arrays, x, V)
 
     def _restart(self, rows: Array) -> tuple[Array, Array]:
         """The way out after an overflow, which happens when the plant is far from everything in the data.

@@ -101,12 +101,24 @@ def features(m: Array, V: Array, angles: tuple[int, ...], keep: tuple[int, ...])
     return np.concatenate([m[kept], damping * np.sin(t)]), cov
 
 
-def policy(arrays: Mapping[str, Array], x: Array) -> Array:
-    """The action for the mean `x` of the policy's features: kernels plus a linear map, squashed to the limits."""
+LARGEST_EXPONENT = 20.0
+"""See `control.policy`."""
+
+
+def policy(arrays: Mapping[str, Array], x: Array, V: Array) -> Array:
+    """The action for the mean `x` of the policy's features: kernels plus a linear map, squashed to the limits.
+
+    A policy of the whole belief also looks at its covariance V (`control.policy.Caution`).
+    """
     a = arrays
     distance = (x - a["policy_inputs"])[None] / a["policy_length_scales"][:, None]
     kernel = a["policy_signal_variance"][:, None] * np.exp(-np.sum(distance**2, axis=2) / 2)
     y = a["policy_slope"] @ x + a["policy_offset"] + np.sum(a["policy_weights"] * kernel, axis=1)
+    if "policy_scale" in a:
+        # log(1 + V / r), without the quotient, which might overflow
+        doubt = np.log(a["policy_doubt"] + np.maximum(np.diag(V), 0.0)) - np.log(a["policy_doubt"])
+        exponent = np.clip(a["policy_scale"] @ doubt, -LARGEST_EXPONENT, LARGEST_EXPONENT)
+        y = np.exp(exponent) * y + a["policy_shift"] @ doubt
     squashed = (9 * np.sin(y) + np.sin(3 * y)) / 8  # between -1 and 1, to rounding
     action: Array = a["middle"] + a["limits"] * np.clip(squashed, -1.0, 1.0)
     return action

@@ -76,11 +76,21 @@ GROWTH_SHAPES: dict[str, tuple[str, ...]] = {
 """Both or none of these, of a controller that filters: the noise of its sensors depends on the state
 (`model.sensors`)."""
 
+CAUTION_SHAPES: dict[str, tuple[str, ...]] = {
+    "policy_scale": ("action", "state"),
+    "policy_shift": ("action", "state"),
+    "policy_doubt": ("state",),
+}
+"""All or none of these, of a controller that filters: the policy looks at the belief's covariance
+(`control.policy.Caution`). `policy_doubt` are the variances that those of the belief are compared with."""
+
 RAW_SHAPES: dict[str, tuple[str, ...]] = {"estimate": ("plant", "sensor")}
 """Instead, for a controller that does not filter: from an observation to the plant's states."""
 
+EVERY_SHAPE = SHAPES | FILTER_SHAPES | GROWTH_SHAPES | CAUTION_SHAPES | RAW_SHAPES
+
 SCALES = {"length_scales", "signal_variance", "policy_length_scales", "policy_signal_variance"}
-POSITIVE = {"limits", "sensor_noise", *SCALES}
+POSITIVE = {"limits", "sensor_noise", "policy_doubt", *SCALES}
 """Arrays whose entries must be above zero. A length-scale may be infinite: that input then has no effect."""
 NOT_NEGATIVE = {"process_noise", "sensor_turn", "sensor_growth"}
 
@@ -198,7 +208,7 @@ def _description(metadata: dict[str, Any]) -> Description:
 def _arrays(header: dict[str, Any], buffer: memoryview) -> dict[str, Array]:
     arrays, end = {}, 0
     for name, entry in header.items():
-        require(name in SHAPES | FILTER_SHAPES | GROWTH_SHAPES | RAW_SHAPES, f"it holds an unknown array {name!r:.60}.")
+        require(name in EVERY_SHAPE, f"it holds an unknown array {name!r:.60}.")
         complete = isinstance(entry, dict) and entry.keys() == {"dtype", "shape", "data_offsets"}
         require(complete, f"the entry of {name} is incomplete.")
         shape, offsets = entry["shape"], entry["data_offsets"]
@@ -224,8 +234,9 @@ def check(description: Description, arrays: Mapping[str, Array], filters: bool) 
     require(description.dt > 0, "dt is not above zero.")
     sizes = _sizes(description)
     wanted = SHAPES | (FILTER_SHAPES if filters else RAW_SHAPES)
-    if filters and GROWTH_SHAPES.keys() & arrays.keys():
-        wanted = wanted | GROWTH_SHAPES
+    for optional in (GROWTH_SHAPES, CAUTION_SHAPES) if filters else ():
+        if optional.keys() & arrays.keys():
+            wanted = wanted | optional
     wrong = sorted(wanted.keys() ^ arrays.keys())
     require(not wrong, f"these arrays are missing, or should not be there: {', '.join(wrong)}.")
     for name, array in arrays.items():

@@ -128,8 +128,12 @@ function features(m, V, angles, keep) {
   return { mean, cov, gain };
 }
 
-/** The action for the mean of the policy's features: kernels plus a linear map, squashed to the limits. */
-function policy(a, x) {
+/**
+ * The action for the mean of the policy's features: kernels plus a linear map, squashed to the limits. A policy of the
+ * whole belief also looks at its covariance V.
+ */
+function policy(a, x, V) {
+  const doubt = a.policy_scale ? Array.from(a.policy_doubt, (r, i) => Math.log1p(Math.max(V[i][i], 0) / r)) : null;
   return a.limits.map((limit, output) => {
     let y = dot(a.policy_slope[output], x) + a.policy_offset[output];
     const scales = a.policy_length_scales[output];
@@ -138,6 +142,10 @@ function policy(a, x) {
       for (let i = 0; i < x.length; i++) squares += ((x[i] - centre[i]) / scales[i]) ** 2;
       y += a.policy_weights[output][p] * a.policy_signal_variance[output] * Math.exp(-squares / 2);
     });
+    if (doubt) {
+      const exponent = Math.min(Math.max(dot(a.policy_scale[output], doubt), -20), 20);
+      y = Math.exp(exponent) * y + dot(a.policy_shift[output], doubt);
+    }
     const squashed = (9 * Math.sin(y) + Math.sin(3 * y)) / 8;
     return a.middle[output] + limit * Math.min(Math.max(squashed, -1), 1);
   });
@@ -284,7 +292,7 @@ class Controller {
   decide() {
     const d = this.description;
     const cov = this.filters ? this.cov : zeros(this.mean.length, this.mean.length);
-    return policy(this.arrays, features(this.mean, cov, d.policy_angles, d.policy_keep).mean);
+    return policy(this.arrays, features(this.mean, cov, d.policy_angles, d.policy_keep).mean, cov);
   }
 
   /** Whatever was decided, `u` is what the plant gets. */

@@ -61,6 +61,7 @@ class Loop {
         controller.follow(setup.references.map(({ row }) => this.rows[row]));
       }
     [this.time, this.sub, this.blindUntil, this.step] = [0, 0, 0, 0];
+    this.inBurst = false;
     this.before = this.rows;
     this.history = [];
     this.control();
@@ -87,13 +88,16 @@ class Loop {
   }
 
   measure() {
-    const { sensors } = this.setup;
+    const { sensors, bursts } = this.setup;
+    if (bursts && this.step > 0) {
+      this.inBurst = this.inBurst ? this.chance.uniform() >= bursts.end : this.chance.uniform() < bursts.begin;
+    }
     return sensors.map(({ of, offset, std, dropout, period, growth, best_at }) => {
       let times = 1; // how much more noise there is here than where it is least
       growth.forEach((value, i) => (times += value * (this.rows[i] - best_at[i]) ** 2));
       const error = this.noise * std * Math.sqrt(times) * this.chance.gauss();
       const lost = this.chance.uniform() < (this.dropout ?? dropout);
-      return lost || this.isBlind || this.step % period ? NaN : dot(of, this.rows) + offset + error;
+      return lost || this.inBurst || this.isBlind || this.step % period ? NaN : dot(of, this.rows) + offset + error;
     });
   }
 
