@@ -196,7 +196,9 @@ def test_a_mirror_that_the_plant_does_not_have_is_refused() -> None:
     """Of a pendulum that a wind pushes to one side; of one whose torque was left out of the mirror."""
     task = tasks.pendulum()
     check_plant(task)
-    windy = dataclasses.replace(task, plant=hold(lambda x, u: jnp.stack([x[1], jnp.sin(x[0]) + u[0] + 0.3]), task.dt, 4))
+    windy = dataclasses.replace(
+        task, plant=hold(lambda x, u: jnp.stack([x[1], jnp.sin(x[0]) + u[0] + 0.3]), task.dt, 4)
+    )
     with pytest.raises(ValueError, match=r"not its own mirror image: .* should be opposite.* leave `mirror` out"):
         check_plant(windy)
     with pytest.raises(ValueError, match="not its own mirror image"):
