@@ -307,6 +307,8 @@ def test_blinded_sensors_see_nothing_for_half_a_second(pages: dict[str, str], br
         assert inside and all(surprise is None for surprise in inside)
         assert later and all(surprise is not None for surprise in later)
         assert "blind" in visit.page.inner_text("#said")
+        slow = "new Loop({ ...playground.setup, dt: 2 }, 1).blindSeconds"
+        assert visit.ask(slow) == 4, "of a slow plant at least two samples are missing"
 
 
 def pushed(visit: Visit, act: Callable[[], None], release: Callable[[], None]) -> float:

@@ -2,7 +2,7 @@
 "use strict";
 
 const BLIND_SECONDS = 0.5;
-const BLIND_SAMPLES = 3; // at least, of a slow plant
+const BLIND_SAMPLES = 2; // at least, of a slow plant
 const CLOUD = 28; // states drawn from the belief
 const DRAWN_SECONDS = 8; // how long an episode should take to watch, about
 const LOST = 1e3; // initial standard deviations from the start: nothing will bring it back
