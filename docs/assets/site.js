@@ -1,9 +1,9 @@
-// What moves sideways can be reached with the keyboard, and what the theme leaves nameless has a name or no role.
+// What moves sideways can be reached with the keyboard, and what the theme leaves without a name has one.
 "use strict";
 
 function label() {
   document.querySelector("[data-md-component=search]")?.setAttribute("aria-label", "Search");
-  for (const buttons of document.querySelectorAll(".md-code__nav")) buttons.setAttribute("role", "group");
+  document.querySelectorAll(".md-code__nav").forEach((nav, i) => nav.setAttribute("aria-label", `Code ${i + 1}`));
   for (const place of document.querySelectorAll(".md-typeset p, .md-typeset__scrollwrap, .md-typeset pre > code"))
     if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
 }
