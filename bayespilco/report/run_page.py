@@ -172,7 +172,7 @@ def _episode_round(run: Run, number: int, samples: int) -> dict[str, Any]:
     before = run.records[number - 1] if number else None
     knew = before or record  # the first episode is looked at with hindsight
     how = "with random actions" if not run.task.logged else "from the log"
-    made = {
+    made: dict[str, Any] = {
         "title": f"Episode {number + 1}" + ("" if before else f", {how}"),
         "note": "" if before else "Nothing was predicted for it. The belief is that of the model learned from it.",
         "final": False,
@@ -190,7 +190,7 @@ def _final_round(run: Run, executed: Episode, samples: int) -> dict[str, Any]:
     """The final policy: what was promised for it, and many executions."""
     last, count = run.records[-1], len(np.asarray(executed.costs))
     first: Episode = jax.tree.map(lambda leaf: leaf[0], executed)
-    made = {
+    made: dict[str, Any] = {
         "title": f"Final policy, executed {count} times",
         "note": f"{min(count, PATHS)} of the executions are drawn. What was observed and believed is of the first.",
         "final": True,

@@ -66,5 +66,6 @@ def darken(figure: Figure) -> Figure:
     for line in figure.findobj(Line2D):
         line.set_color(lighter.get(to_hex(line.get_color()), line.get_color()))
     for filled in figure.findobj(PolyCollection):
-        filled.set_facecolor([lighter.get(to_hex(colour), to_hex(colour)) for colour in filled.get_facecolor()])
+        colours = [to_hex(each) for each in np.asarray(filled.get_facecolor())]
+        filled.set_facecolor([lighter.get(colour, colour) for colour in colours])
     return figure
