@@ -311,6 +311,8 @@ def test_blinded_sensors_see_nothing_for_half_a_second(pages: dict[str, str], br
         assert inside and all(surprise is None for surprise in inside)
         assert later and all(surprise is not None for surprise in later)
         assert "blind" in visit.page.inner_text("#said")
+        slow = "new Loop({ ...playground.setup, dt: 2 }, 1).blindSeconds"
+        assert visit.ask(slow) == 4, "of a slow plant at least two samples are missing"
 
 
 def pushed(visit: Visit, act: Callable[[], None], release: Callable[[], None]) -> float:
@@ -374,6 +376,13 @@ def test_the_learned_model_stands_in_for_a_plant_that_is_not_known(pages: dict[s
         learned = dynamics.gp(dynamics.features(jnp.concatenate([x, u])))
         expected = dynamics.known_part(x, u, jnp.array(0), learned)
         assert np.allclose(next_state, expected, atol=1e-9)
+        # Between samples truth and belief are drawn on their way from one sample to the next: the same two samples.
+        page.click("#pause")
+        now = "[[...playground.loop.rows], [...playground.loop.belief.mean]]"
+        earlier = visit.ask(now)
+        visit.ask("playground.loop.advance()")
+        assert visit.ask("[[...playground.loop.before], [...playground.loop.previous.belief.mean]]") == earlier
+        page.click("#pause")
         page.locator("#stage").focus()
         assert pushed(visit, lambda: page.keyboard.down("ArrowRight"), lambda: page.keyboard.up("ArrowRight")) == 1
     with Visit(browser, pages["run"]) as visit:

@@ -44,6 +44,13 @@ def on_a_real_plant() -> Run:
     return Run(task, run.settings, tuple(map(blind, run.records)))
 
 
+class Somewhere:
+    """A plant that is there, and not to be had."""
+
+    def execute(self, task: Any, executor: Any, seed: int) -> Episode:
+        raise NotImplementedError
+
+
 @pytest.fixture(scope="module")
 def data() -> dict[str, Any]:
     return RunPage().data(small_run(), executions())
@@ -126,7 +133,24 @@ def test_sentences_say_what_happened() -> None:
     assert "from 2 episodes, 8 s of data in all" in said
     assert f"executed 3 times, costs {run.records[1].executed_cost:.1f} of at most 21" in said
     assert "promise" in said
+    costs = [record.executed_cost for record in run.records]
+    assert f"first episode cost {costs[0]:.1f}, the best, number {np.argmin(costs) + 1}, {min(costs):.1f}" in said
     assert "the next is promised to cost" in " ".join(run_page.sentences(run, None))
+
+
+def test_promises_kept_are_counted_and_noise_is_compared() -> None:
+    def a_round(total: float, final: bool = False) -> dict[str, Any]:
+        return {"sampled": {"total_low": 3.0, "total_high": 5.0}, "totals": [total], "final": final}
+
+    unpromised: dict[str, Any] = {"totals": [4.0], "final": False}
+    (said,) = run_page.kept([unpromised, a_round(4.0), a_round(3.0), a_round(6.0), a_round(2.0, final=True)])
+    assert said == "Of 3 episodes with a sampled prediction, 2 cost what its 90 % band had promised."
+    assert run_page.kept([unpromised]) == []
+    run = small_run()
+    off = np.abs(np.sqrt(run.dynamics.sensor_noise) / run.task.sensor_std - 1).max()
+    assert run_page.known(run) == [f"The learned sensor noise is within {100 * off:.0f} % of the true one."]
+    real = dataclasses.replace(run.task, plant=Somewhere(), sensor_std=None)
+    assert run_page.known(Run(real, run.settings, run.records)) == [], "nobody knows the true noise"
 
 
 def test_the_policy_slice_is_the_policy(data: dict[str, Any]) -> None:
@@ -181,8 +205,8 @@ def test_nothing_overflows_and_labels_pass(name: str, pages: dict[str, str], bro
         with Visit(browser, pages[name], width, scheme) as visit:
             visit.until("document.querySelectorAll('svg path').length > 5")
             assert visit.overflow() == []
-            if width > 360:  # on a phone the table is moved sideways
-                table = "document.getElementById('promises')"
+            for table in ("promises", "error-table"):
+                table = f"document.getElementById('{table}')"
                 assert visit.ask(f"{table}.offsetWidth <= {table}.parentElement.clientWidth"), "a column is hidden"
             assert visit.violations() == []
 
@@ -264,6 +288,10 @@ def test_the_live_page_loads_itself_again(browser: Any) -> None:
             server.on_progress(Progress(1, 2, "improve", 0.5, cost))
         visit.until("document.querySelector('#search path') !== null")
         assert visit.overflow() == [] and not visit.complaints
+        visit.ask("report.choose(0)")
+        server.on_run(run)
+        visit.until("window.report?.data.version === 2")
+        assert visit.ask("report.number") == 0, "who looks at an earlier episode stays there"
         assert all(request.startswith(server.address) for request in visit.requests)
         visit.context.close()
 
@@ -299,7 +327,7 @@ def test_figures_for_papers_and_for_dark_pages(tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "run" / "costs.pdf").read_bytes() == once, "the same figure is the same file"
     run_command("figure", where, "--format", "svg", "--dark", "--out", str(tmp_path / "dark.svg"))
     dark = (tmp_path / "dark.svg").read_text()
-    assert "#14171b" in dark and "#56b4e9" in dark.lower() and "#0072b2" not in re.sub(r"fill: #0072b2", "", dark)
+    assert "#14171b" in dark and "#56b4e9" in dark.lower() and "#0072b2" not in dark.lower(), "lines and bands"
     for arguments, sentence in ((["--kind", "cost"], "Did you mean"), (["--format", "bmp"], "png, pdf, svg")):
         capsys.readouterr()
         assert run_command("figure", where, *arguments) == 2

@@ -51,6 +51,12 @@ def test_the_site_is_built_strictly_and_searches_without_a_network(tmp_path: Pat
         visit.until("document.querySelectorAll('.md-search-result__link').length > 2")
         assert not visit.complaints
         assert all(request.startswith(("file:", "data:", "blob:")) for request in visit.requests)
+        dark = Visit(browser, (tmp_path / "gallery.html").as_uri(), 360, "dark")
+        shown = "[...document.images].filter((image) => image.offsetWidth).map((image) => image.src.split('/').pop())"
+        assert "tanks-states-dark.svg#only-dark" in dark.ask(shown)
+        assert "tanks-states.svg#only-light" not in dark.ask(shown)
+        for each in (visit, dark):  # last: axe-core reads style sheets, which a browser does not allow of files
+            assert each.violations() == []
 
 
 @pytest.mark.slow

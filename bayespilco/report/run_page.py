@@ -55,13 +55,14 @@ class RunPage:
             executed: Executions of the final policy, `run.evaluate()`.
             version: While the run is learned: by this number the page knows that there is a newer one (`report.live`).
         """
+        data = self.data(run, executed)
         return assemble(
             "report.html",
             styles=STYLES,
             scripts=SCRIPTS,
-            data=self.data(run, executed) | {"live": version is not None, "version": version},
+            data=data | {"live": version is not None, "version": version},
             title=f"{run.task.name}, {run.method}",
-            lead=" ".join(sentences(run, executed)),
+            lead=" ".join([*sentences(run, executed), *kept(data["rounds"]), *known(run)]),
             foot=f"Made with bayespilco {VERSION}. One file: it needs no network.",
         )
 
@@ -117,6 +118,10 @@ def sentences(run: Run, executed: Episode | None) -> list[str]:
         f"The task {task.name} was learned with the method {run.method} from {count} "
         f"episode{'s' if count > 1 else ''}, {steps * task.dt:.3g} s of data in all."
     ]
+    costs = [record.executed_cost for record in records]
+    if count > 1:
+        best = int(np.argmin(costs))
+        said.append(f"The first episode cost {costs[0]:.1f}, the best, number {best + 1}, {costs[best]:.1f}.")
     if executed is None or executed.costs is None:
         last = records[-1]
         said.append(
@@ -129,7 +134,8 @@ def sentences(run: Run, executed: Episode | None) -> list[str]:
     error = totals.std(ddof=1) / np.sqrt(len(totals)) if len(totals) > 1 else 0.0
     said.append(f"The final policy, executed {len(totals)} times, costs {totals.mean():.1f}{of}.")
     if executed.reached is not None:
-        said.append(f"{np.asarray(executed.reached)[:, -1].mean():.0%} of the executions end at the goal.")
+        share = np.asarray(executed.reached)[:, -1].mean()
+        said.append(f"{100 * share:.0f} % of the executions end at the goal.")
     promised = records[-1].predicted_cost
     gap = totals.mean() - promised
     if abs(gap) <= max(2 * error, 0.05 * abs(promised)):
@@ -137,6 +143,24 @@ def sentences(run: Run, executed: Episode | None) -> list[str]:
     else:
         said.append(f"It was promised to cost {promised:.1f}: {'more' if gap > 0 else 'less'} was paid than promised.")
     return said
+
+
+def kept(rounds: list[dict[str, Any]]) -> list[str]:
+    """How many episodes cost what sampling had predicted. Not the final policy: a mean is narrower than its band."""
+    asked = [each for each in rounds if each.get("sampled") and each["totals"] and not each["final"]]
+    if not asked:
+        return []
+    inside = sum(each["sampled"]["total_low"] <= each["totals"][0] <= each["sampled"]["total_high"] for each in asked)
+    return [f"Of {len(asked)} episodes with a sampled prediction, {inside} cost what its 90 % band had promised."]
+
+
+def known(run: Run) -> list[str]:
+    """How near the learned noise of the sensors is to the true one."""
+    true = run.task.sensor_std
+    if true is None:
+        return []
+    off = np.abs(np.sqrt(np.asarray(run.dynamics.sensor_noise)) / np.asarray(true) - 1).max()
+    return [f"The learned sensor noise is within {100 * off:.0f} % of the true one."]
 
 
 # The rounds: one per episode, and one for the final policy.
@@ -148,7 +172,11 @@ def _episode_round(run: Run, number: int, samples: int) -> dict[str, Any]:
     before = run.records[number - 1] if number else None
     knew = before or record  # the first episode is looked at with hindsight
     how = "with random actions" if not run.task.logged else "from the log"
-    made = {"title": f"Episode {number + 1}" + ("" if before else f", {how}"), "hindsight": before is None}
+    made: dict[str, Any] = {
+        "title": f"Episode {number + 1}" + ("" if before else f", {how}"),
+        "note": "" if before else "Nothing was predicted for it. The belief is that of the model learned from it.",
+        "final": False,
+    }
     one: Episode = jax.tree.map(lambda leaf: leaf[None], record.episode)
     made |= _executed(run.task, one) | _believed(run.task, knew, record.episode, number)
     if before is not None:
@@ -162,7 +190,11 @@ def _final_round(run: Run, executed: Episode, samples: int) -> dict[str, Any]:
     """The final policy: what was promised for it, and many executions."""
     last, count = run.records[-1], len(np.asarray(executed.costs))
     first: Episode = jax.tree.map(lambda leaf: leaf[0], executed)
-    made = {"title": f"Final policy, executed {count} times", "hindsight": False}
+    made: dict[str, Any] = {
+        "title": f"Final policy, executed {count} times",
+        "note": f"{min(count, PATHS)} of the executions are drawn. What was observed and believed is of the first.",
+        "final": True,
+    }
     made |= _executed(run.task, executed) | _believed(run.task, last, first, len(run.records))
     made |= {"predicted": _predicted(run.task, last), "sampled": _sampled(run, last, len(run.records), samples)}
     made["errors"] = made.pop("unseen")

@@ -4,6 +4,7 @@ from io import BytesIO
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -64,4 +65,7 @@ def darken(figure: Figure) -> Figure:
         label.set_color(lighter.get(to_hex(label.get_color()), label.get_color()))
     for line in figure.findobj(Line2D):
         line.set_color(lighter.get(to_hex(line.get_color()), line.get_color()))
+    for filled in figure.findobj(PolyCollection):
+        colours = [to_hex(each) for each in np.asarray(filled.get_facecolor())]
+        filled.set_facecolor([lighter.get(colour, colour) for colour in colours])
     return figure

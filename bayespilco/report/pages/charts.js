@@ -1,9 +1,10 @@
 // Charts as SVG: lines, bands and dots over two axes, redrawn when their place changes its width.
 //
-//   chart(place, { label, xLabel, yLabel, x: [low, high], y: [low, high], height, integers, series, rules })
+//   new Chart(place, { label, xLabel, yLabel, x: [low, high], y: [low, high], height, integers, named, series, rules })
 //
 //   series   [{ kind: "line" | "band" | "dots", x, y, low, high, colour, dashed, width, opacity, label }]
 //   rules    [{ y, label }]: horizontal lines
+//   named    [{ x, label }]: places of the horizontal axis that have a name instead of a number
 "use strict";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -44,7 +45,7 @@ class Chart {
   }
 
   draw() {
-    const { label, xLabel, yLabel, x, y, height = 200, integers, series, rules = [] } = this.options;
+    const { label, xLabel, yLabel, x, y, height = 200, integers, named = [], series, rules = [] } = this.options;
     const width = this.place.clientWidth;
     this.drawnWidth = width;
     if (!width) return;
@@ -58,10 +59,12 @@ class Chart {
       drawing.append(svg("line", { x1: left, x2: width - right, y1: py(value), y2: py(value), class: "grid" }));
       drawing.append(svg("text", { x: left - 6, y: py(value) + 4, "text-anchor": "end", class: "tick" }, short(value)));
     }
-    const across = ticks(x[0], x[1], Math.max(2, Math.floor(width / 90))).filter((v) => !integers || Number.isInteger(v));
-    for (const value of across) {
+    const numbers = ticks(x[0], x[1], Math.max(2, Math.floor((width - left - right) / 60)))
+      .filter((v) => (!integers || Number.isInteger(v)) && named.every((name) => Math.abs(px(name.x) - px(v)) > 24))
+      .map((v) => ({ x: v, label: short(v) }));
+    for (const { x: value, label: name } of [...numbers, ...named]) {
       drawing.append(svg("line", { x1: px(value), x2: px(value), y1: height - bottom, y2: height - bottom + 4, class: "axis" }));
-      drawing.append(svg("text", { x: px(value), y: height - bottom + 17, "text-anchor": "middle", class: "tick" }, short(value)));
+      drawing.append(svg("text", { x: px(value), y: height - bottom + 17, "text-anchor": "middle", class: "tick" }, name));
     }
     drawing.append(svg("line", { x1: left, x2: width - right, y1: height - bottom, y2: height - bottom, class: "axis" }));
     drawing.append(svg("text", { x: 4, y: 13, class: "name" }, yLabel));

@@ -20,6 +20,8 @@ function follow(version) {
     now.textContent = state.now;
     bar.value = state.fraction;
     if (state.version !== version) {
+      const { number, data } = window.report ?? {};
+      if (data && number < data.rounds.length - 1) location.hash = number + 1; // who looks at an earlier episode stays there
       location.reload();
       return;
     }

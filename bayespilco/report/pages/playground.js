@@ -2,6 +2,7 @@
 "use strict";
 
 const BLIND_SECONDS = 0.5;
+const BLIND_SAMPLES = 2; // at least, of a slow plant
 const CLOUD = 28; // states drawn from the belief
 const DRAWN_SECONDS = 8; // how long an episode should take to watch, about
 const LOST = 1e3; // initial standard deviations from the start: nothing will bring it back
@@ -41,6 +42,7 @@ class Loop {
     this.sees = setup.choices[0].sees;
     this.noise = 1;
     this.dropout = null; // the task's own
+    this.blindSeconds = Math.max(BLIND_SECONDS, BLIND_SAMPLES * setup.dt);
     this.push = null; // {handle, force: [fx, fy]} or, on a learned model, {state, by}
     this.restart();
   }
@@ -80,7 +82,7 @@ class Loop {
   }
 
   blind() {
-    this.blindUntil = this.time + BLIND_SECONDS;
+    this.blindUntil = this.time + this.blindSeconds;
   }
 
   get isBlind() {
@@ -106,6 +108,7 @@ class Loop {
     const { filter, raw } = this.active;
     const z = this.measure();
     const expected = filter.mean;
+    const { belief, observation } = this;
     filter.observe(z);
     this.belief = { mean: filter.mean, cov: filter.cov };
     const seen = z.some(isSeen);
@@ -116,6 +119,7 @@ class Loop {
     if (raw) raw.advance(this.action);
     this.predicted = { mean: filter.mean, cov: filter.cov };
     this.observation = seen ? this.estimate(z, expected) : null;
+    this.previous = this.step ? { belief, observation } : { belief: this.belief, observation: this.observation };
     this.known = knownRows(filter.arrays, this.rows, this.action, this.t);
     this.drawnCloud = null;
     this.history.push({
@@ -230,6 +234,10 @@ class Page {
     return this.loop.plant instanceof Equation;
   }
 
+  get blindTime() {
+    return this.loop.blindSeconds === 0.5 ? "½ s" : `${short(this.loop.blindSeconds)} s`;
+  }
+
   say(sentence) {
     document.getElementById("said").textContent = sentence;
   }
@@ -252,6 +260,7 @@ class Page {
     byId("state").value = setup.shown;
     byId("state").addEventListener("change", () => (this.lastStep = -1));
     options(byId("handle"), this.posed ? loop.plant.handles.map(({ name }) => name) : setup.states);
+    byId("blind").textContent = `Blind for ${this.blindTime}`;
     byId("action-name").textContent = setup.actions.join(", ");
     const speeds = [0.125, 0.25, 0.5, 1, 2, 4, 8, 16];
     const natural = (setup.steps * setup.dt) / DRAWN_SECONDS;
@@ -343,7 +352,7 @@ class Page {
 
   blind() {
     this.loop.blind();
-    this.say("The sensors are blind for half a second.");
+    this.say(`The sensors are blind for ${this.blindTime}.`);
   }
 
   restart() {
@@ -587,7 +596,10 @@ class Page {
     this.gaugeBox = [left, width - left - right];
     const each = (height - 30) / setup.states.length;
     this.gaugeHeight = each;
+    // The model moves in whole samples. Between them all that is drawn goes from the sample before to this one.
     const f = this.fraction;
+    const { observation, belief: from } = loop.previous;
+    const to = loop.belief;
     setup.states.forEach((name, i) => {
       const truth = loop.before[i] + f * (loop.rows[i] - loop.before[i]);
       const range = this.range[i];
@@ -607,19 +619,19 @@ class Page {
       context.moveTo(left, y);
       context.lineTo(width - right, y);
       context.stroke();
-      const mean = loop.belief.mean[i] + f * (loop.predicted.mean[i] - loop.belief.mean[i]);
-      const std = Math.sqrt(Math.max(loop.belief.cov[i][i] + f * (loop.predicted.cov[i][i] - loop.belief.cov[i][i]), 0));
+      const mean = from.mean[i] + f * (to.mean[i] - from.mean[i]);
+      const std = Math.sqrt(Math.max(from.cov[i][i] + f * (to.cov[i][i] - from.cov[i][i]), 0));
       context.fillStyle = COLOURS.belief;
       context.globalAlpha = 0.35;
-      const [from, to] = [x(mean - 2 * std), x(mean + 2 * std)];
-      context.fillRect(from, y - each * 0.16, Math.max(to - from, 3), each * 0.32);
+      const [low, high] = [x(mean - 2 * std), x(mean + 2 * std)];
+      context.fillRect(low, y - each * 0.16, Math.max(high - low, 3), each * 0.32);
       context.globalAlpha = 1;
-      if (loop.observation && setup.told[i].length) {
+      if (observation && setup.told[i].length) {
         context.strokeStyle = COLOURS.seen;
         context.lineWidth = 3;
         context.beginPath();
-        context.moveTo(x(loop.observation[i]), y - each * 0.2);
-        context.lineTo(x(loop.observation[i]), y + each * 0.2);
+        context.moveTo(x(observation[i]), y - each * 0.2);
+        context.lineTo(x(observation[i]), y + each * 0.2);
         context.stroke();
       }
       context.fillStyle = COLOURS.truth;

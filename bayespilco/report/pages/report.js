@@ -20,12 +20,13 @@ function make(name, parent, properties = {}) {
   return element;
 }
 
-/** A line of text with a coloured mark for each name. */
-function keys(place, names, colours = PALETTE) {
+/** A line of text with a coloured mark for each name: a line, or what `marks` says (band, dot). */
+function keys(place, names, colours = PALETTE, marks = []) {
   place.replaceChildren();
   names.forEach((name, i) => {
     const key = make("span", place, { className: "key" });
-    make("i", key).style.borderColor = colours[i % colours.length];
+    const mark = make("i", key, { className: marks[i] ?? "" });
+    mark.style[marks[i] ? "background" : "borderColor"] = colours[i % colours.length];
     key.append(name);
   });
 }
@@ -65,10 +66,17 @@ class Report {
       make("td", row, { textContent: value });
     }
     this.listen();
-    this.choose(this.number);
+    const asked = Number(location.hash.slice(1)); // the episode that was looked at before a live page was loaded again
+    this.choose(asked >= 1 && asked <= data.rounds.length ? asked - 1 : this.number);
   }
 
   // Over episodes.
+
+  /** The place of the final policy among the episodes, where it was executed. */
+  get named() {
+    const { rounds } = this.data;
+    return rounds[rounds.length - 1].final ? [{ x: rounds.length, label: "final" }] : [];
+  }
 
   learning() {
     const { rounds, worst } = this.data;
@@ -77,15 +85,17 @@ class Report {
     const promised = rounds.map(({ predicted }) => predicted?.total ?? null);
     const [low, high] = ["total_low", "total_high"].map((name) => rounds.map(({ sampled }) => sampled?.[name] ?? null));
     const most = worst === null || !rounds[0].costs ? null : worst * rounds[0].costs[0].length;
-    const span = extent([kept, promised, low, high, [0], most === null ? [] : [most]]);
+    const all = [kept, promised, low, high, [0], most === null ? [] : [most]];
+    const lowest = Math.min(...all.flat().filter((value) => value !== null));
     new Chart(byId("learning"), {
       label: "Total cost over episodes: predicted before each, and executed.",
       xLabel: rounds.length > 1 ? "episode" : "",
       yLabel: "total cost",
       x: [0.6, rounds.length + 0.4],
-      y: [Math.min(0, span[0]), span[1]],
-      height: 280,
+      y: [lowest < 0 ? extent(all)[0] : 0, extent(all)[1]],
+      height: 340,
       integers: true,
+      named: this.named,
       rules: most === null ? [] : [{ y: most, label: "never at the goal" }],
       series: [
         { kind: "band", x, low, high, colour: KINDS.sampled.colour, opacity: 0.25 },
@@ -96,16 +106,17 @@ class Report {
       ],
     });
     const kinds = [KINDS.predicted, KINDS.sampled, KINDS.executed];
-    keys(byId("learning-keys"), ["predicted before it", "sampled before it, 90 %", "executed"], kinds.map(({ colour }) => colour));
+    const names = ["predicted before it", "sampled before it, 90 %", "executed"];
+    keys(byId("learning-keys"), names, kinds.map(({ colour }) => colour), ["", "band", ""]);
     const number = (value) => (value === null || value === undefined ? "–" : value.toFixed(1));
-    const rows = rounds.map(({ title, predicted, sampled, costs, totals }) => [
-      title.replace("Episode ", "").replace(/,.*/, ""),
+    const rows = rounds.map(({ final, predicted, sampled, costs, totals }, i) => [
+      final ? "final" : String(i + 1),
       number(predicted?.total),
       sampled ? `${number(sampled.total)} (${number(sampled.total_low)}–${number(sampled.total_high)})` : "–",
       totals ? number(mean(totals)) : "–",
       sampled && costs ? `${Math.round(100 * covered(sampled.costs, costs))} %` : "–",
     ]);
-    table(byId("promises"), ["episode", "predicted", "sampled (90 %)", "executed", "steps in the band"], rows);
+    table(byId("promises"), ["episode", "predicted", "sampled (90\u00a0%)", "executed", "steps in band"], rows);
   }
 
   noise() {
@@ -129,43 +140,49 @@ class Report {
     keys(byId("noise-keys"), sensors);
     const last = noise.learned[noise.learned.length - 1];
     const rows = sensors.map((name, i) => [name, short(last[i]), noise.true ? short(noise.true[i]) : "–"]);
-    const process = states.map((name, i) => [`process: ${name}`, short(noise.process[i]), "–"]);
+    const process = states.map((name, i) => [`process noise: ${name}`, short(noise.process[i]), "–"]);
     table(byId("noise-table"), ["standard deviation", "learned", "true"], [...rows, ...process]);
   }
 
   errors() {
     const { sensors, rounds, dt } = this.data;
     const asked = rounds.map((round, i) => [round, i + 1]).filter(([round]) => round.errors);
+    byId("unseen").hidden = !asked.length;
     if (!asked.length) return;
     const x = asked.map(([, number]) => number);
     const lines = sensors.map((_, i) => asked.map(([round]) => round.errors.relative[0][i]));
-    const draw = (id, label, xLabel, x, lines, integers) =>
+    const draw = (id, label, xLabel, x, lines, named) =>
       new Chart(byId(id), {
         label,
         xLabel,
         yLabel: "rms error / predicted std",
         x: [x[0] - 0.4, x[x.length - 1] + 0.4],
         y: [0, Math.max(1.5, Math.min(extent(lines)[1], 8))],
-        integers,
+        integers: true,
+        named,
         rules: [{ y: 1 }],
         series: lines.flatMap((y, i) => [
           { kind: "line", x, y, colour: PALETTE[i % PALETTE.length] },
           { kind: "dots", x, y, colour: PALETTE[i % PALETTE.length], size: 3 },
         ]),
       });
-    draw("one-step", "Errors one step ahead, over episodes.", "one step ahead: episode", x, lines, true);
-    const last = asked[asked.length - 1][0].errors.relative;
-    const ahead = last.map((_, k) => k + 1);
-    const label = "Errors several steps ahead, by the last model asked.";
-    draw("multi-step", label, `steps of ${short(dt)} s ahead, last model`, ahead, sensors.map((_, i) => column(last, i)), true);
+    draw("one-step", "Errors one step ahead, over episodes.", "one step ahead, over episodes", x, lines, this.named);
+    const { relative, rms } = asked[asked.length - 1][0].errors;
+    const ahead = relative.map((_, k) => k + 1);
+    const label = "Errors several steps ahead, by the last model.";
+    draw("multi-step", label, `steps of ${short(dt)} s ahead, last model`, ahead, sensors.map((_, i) => column(relative, i)), []);
     keys(byId("error-keys"), sensors);
+    const told = [...new Set([1, Math.ceil(ahead.length / 2), ahead.length])];
+    const noise = this.data.noise.learned[this.data.noise.learned.length - 1];
+    const rows = sensors.map((name, i) => [name, ...told.map((k) => short(rms[k - 1][i] ?? NaN)), short(noise[i])]);
+    table(byId("error-table"), ["rms error", ...told.map((k) => `after ${short(k * dt)} s`), "of which noise"], rows);
   }
 
   policy() {
     const { policy, states, actions, low, high } = this.data;
     policy.lines.forEach(({ x, y }, i) => {
       const place = make("div", make("figure", byId("policy")), { className: "chart" });
-      new Chart(place, {
+      const chart = new Chart(place, {
         label: `The action along ${states[i]}.`,
         xLabel: states[i],
         yLabel: actions.join(", "),
@@ -175,6 +192,7 @@ class Report {
         rules: [...low, ...high].map((at) => ({ y: at })),
         series: actions.map((_, k) => ({ kind: "line", x, y: column(y, k), colour: PALETTE[k % PALETTE.length] })),
       });
+      chart.point(policy.at[i]);
     });
   }
 
@@ -223,9 +241,13 @@ class Report {
       round.predicted ? `predicted cost ${round.predicted.total.toFixed(1)}` : null,
       total === null ? null : `executed ${total}`,
     ].filter(Boolean).join(", ");
-    byId("round-note").textContent = round.hindsight
-      ? "Nothing was predicted for this episode. The belief is that of the model that was learned from it."
-      : "";
+    byId("round-note").textContent = round.note;
+    if (round.animation) {
+      const { known, goal } = round.animation;
+      const names = [known ? "true pose" : "mean of the belief", "poses drawn from the belief", ...(goal ? ["goal"] : [])];
+      const colours = [known ? "var(--truth)" : "var(--other)", "var(--other)", "var(--good)"];
+      keys(byId("stage-keys"), names, colours, ["", "band", "dot"]);
+    }
     byId("moment").max = this.steps;
     byId("animation").hidden = !round.animation;
     this.frameStage(round.animation);
