@@ -255,6 +255,7 @@ def learn(
     model_structure(task, settings)  # what cannot be learned is refused before the plant moves
     warn_of_first_states(task, settings)
     check_sees(task, settings)
+    check_recover(task, settings)
     found = tuple(records)
     while len(found) < settings.episodes:
         found = (*found, learn_episode(task, settings, found, on_progress, workers, execute))
@@ -349,7 +350,7 @@ def _improve(
     visited = _visited(task, settings, [*(record.episode for record in records), episode])
     earlier = [record.policy for record in records]
     judge = recovery = None
-    if task.recover_from and len(records) + 1 >= settings.episodes:
+    if settings.recover and task.recover_from and len(records) + 1 >= settings.episodes:
         recovery = Recovery([(start.weight, task.beginning_at(start).start) for start in task.recover_from])
     if settings.selection != "prediction" and problem.predictor.can_split:
         starts, share, refined, in_parts = JUDGED_STARTS, JUDGED_SPLIT_SHARE, earlier[-JUDGED_EARLIER:], True
@@ -523,6 +524,15 @@ def check_sees(task: Task, settings: Settings) -> None:
             f"Of the episodes of {task.name!r} only {share:.0%} have a burst of lost samples. The few patterns that a "
             "prediction draws would be alike, and a policy of the whole belief (sees = belief) would learn to tell the "
             "time. Use sees = mean, longer episodes, or bursts that are less far apart."
+        )
+
+
+def check_recover(task: Task, settings: Settings) -> None:
+    """A ValueError if a policy should recover from what the task does not say."""
+    if settings.recover and not task.recover_from:
+        raise ValueError(
+            f"recover is set, but the task {task.name!r} does not say from what. Declare further starts, "
+            f'recover_from=(Start("pushed", mean=..., std=..., weight=0.1),), or leave recover out.'
         )
 
 

@@ -107,6 +107,10 @@ class Settings:
         "What to optimise on while the predicted cost is hopeless: none, thompson (a drawn plant), or mean-function.",
         table=EXPLORATIONS,
     )
+    recover: bool = setting(
+        False,
+        "Whether the last policy is refined for the task's further starts as well, such as after a push.",
+    )
     limit_probability: float = setting(
         0.0, "How likely a run may be to exceed the task's limits, in policy search; 0: any.", lowest=0, highest=1
     )

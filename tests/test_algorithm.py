@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from bayespilco import METHODS, Progress, Run, algorithm, execution, learn, resume, tasks
 from bayespilco.control import prediction
 from bayespilco.control.policy import Policy
-from bayespilco.control.search import Problem, search
+from bayespilco.control.search import Improvement, Problem, Recovery, search
+from bayespilco.settings import Settings
+from bayespilco.tasks import Start
 from bayespilco.training.direct import fit_direct
 from tests.small_run import assert_same, replace_training, small_run
 
@@ -108,3 +111,21 @@ def test_tasks_are_checked() -> None:
         tasks.Task(**{**vars(task), "sensor_std": [0.1, 0.0]})
     with pytest.raises(ValueError, match="steps must be at least 1"):
         tasks.Task(**{**vars(task), "steps": 0})
+
+
+def test_recovery_is_on_request_and_for_the_last_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = dataclasses.replace(tasks.spring(), recover_from=(Start("pushed", (0.0, 2.0), (0.1, 0.5), 0.3),))
+    asked: list[Recovery | None] = []
+
+    def watched(*arguments: Any, recovery: Recovery | None, **others: Any) -> Improvement:
+        asked.append(recovery)
+        return search(*arguments, recovery=None, **others)
+
+    monkeypatch.setattr(algorithm, "search", watched)
+    few = {"episodes": 2, "points": 4, "evaluations": 1}
+    algorithm.learn(task, Settings(**few))
+    algorithm.learn(task, Settings(recover=True, **few))
+    assert asked[:3] == [None] * 3 and asked[3] is not None
+    assert [weight for weight, _ in asked[3].starts] == [0.3]
+    with pytest.raises(ValueError, match="does not say from what"):
+        algorithm.learn(tasks.spring(), Settings(recover=True, **few))

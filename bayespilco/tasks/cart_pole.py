@@ -13,6 +13,7 @@ from bayespilco.control.cost import SaturatingCost
 from bayespilco.core.features import AngleFeatures
 from bayespilco.core.gaussian import Gaussian
 from bayespilco.core.precision import as_float64, float64
+from bayespilco.tasks.components import Start
 from bayespilco.tasks.task import Bursts, Component, Pose, Task, diagonal, hold
 
 CART_MASS = 0.5  # kg
@@ -41,6 +42,13 @@ def pose(x: np.ndarray) -> Pose:
     cart = [x[0], 0.0] + np.array([[-0.1, -0.03], [0.1, -0.03], [0.1, 0.03], [-0.1, 0.03], [-0.1, -0.03]])
     pole = np.array([[x[0], 0.0], [x[0] - POLE_LENGTH * np.sin(x[1]), POLE_LENGTH * np.cos(x[1])]])
     return Pose(lines=(cart, pole), goal=(0.0, POLE_LENGTH))
+
+
+PUSHED = tuple(
+    Start(f"pushed {side}", mean=(0.0, 0.0, 0.0, spin), std=(0.1, 0.1, 0.4, 3.0), weight=0.1)
+    for side, spin in (("left", 8.0), ("right", -8.0))
+)
+"""After a push to the balanced pole that knocks it down."""
 
 
 @float64
@@ -73,6 +81,7 @@ def cart_pole() -> Task:
         policy_length_scales=as_float64([1.0, 2.0, 8.0, 1.0, 1.0]),
         pose=pose,
         rates=(("cart position", "cart velocity"), ("pole angle", "pole angular velocity")),
+        recover_from=PUSHED,
         mirror=("cart position", "pole angle", "cart velocity", "pole angular velocity", "force"),
     )
 

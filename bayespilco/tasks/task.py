@@ -89,8 +89,8 @@ class Task(eqx.Module):
             infinite number where there is no limit. (Actions have `action_limits`.)
         auto_structure: What the structure `auto` means where everything is measured: "free" for a plant that moves too
             much within a step for its positions to follow from their rates. None: second-order if there are `rates`.
-        recover_from: Where else a run may begin, each `Start` with its weight: after a push, say. The last policy of a
-            run is refined for these starts too, so that it recovers from them.
+        recover_from: Where else a run may begin, each `Start` with its weight: after a push, say. With the setting
+            `recover` the last policy of a run is refined for these starts too, so that it recovers from them.
         mirror: States and actions that change sign in a mirror, by name, if the plant behaves like its mirror image: a
             pole falls to the left as it falls to the right. Then every transition teaches two.
         bursts: How the samples of all sensors are lost together for a while, now and then; None: they are not.
