@@ -116,7 +116,8 @@ def _option(field: "dataclasses.Field[Any]") -> inspect.Parameter:
     flag, no, default = field.name.replace("_", "-"), field.metadata["no"], str(field.default)
     names = [f"--{flag}"]
     if field.type is bool:
-        names, default = [f"--{flag}/--{no}" if no else f"--{flag}/--no-{flag}"], flag if field.default else no
+        no = no or f"no-{flag}"
+        names, default = [f"--{flag}/--{no}"], flag if field.default else no
     option = typer.Option(*names, help=field.metadata["help"], show_default=default)
     kind: Any = field.type
     annotated = operator.getitem(Annotated, (kind | None, option))  # in brackets, checkers would take it for a type

@@ -64,7 +64,7 @@ def setting(
         table: Where a name has to be found.
         lowest: The least that a number may be.
         highest: The most that a number may be.
-        no: For a choice between yes and no, the command's word for no.
+        no: For a choice between yes and no, the command's word for no; by default no- and the name.
         before: What was done before there was this setting, if that is not the default.
     """
     before = default if before is None else before
@@ -120,7 +120,6 @@ class Settings:
     symmetry: bool = setting(
         True,
         "Whether the model knows the mirror of the task, if the task declares one.",
-        no="no-symmetry",
         before=False,
     )
     sees: str = setting(

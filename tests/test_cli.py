@@ -377,7 +377,10 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         assert name in shown
     words = " ".join(shown.replace("│", " ").split())
     for name, value in runs.Config("").entries().items():
-        flag, default = (name.replace("_", "-"), value) if name != "in_parts" else ("in-parts --whole", "in-parts")
+        flag, default = name.replace("_", "-"), value
+        if isinstance(value, bool):
+            no = "whole" if name == "in_parts" else f"no-{flag}"
+            flag, default = f"{flag} --{no}", flag if value else no
         pattern = rf"--{flag} (?:(?!--).)*\[default: \({default}\)\]"
         if name == "stop_unless_go":  # its opposite is too long for the column
             pattern = r"--stop-unless-go --whatever-happ"

@@ -53,7 +53,7 @@ class Network(eqx.Module):
         return gp_moments(self.gp, gaussian)
 
 
-LARGEST_EXPONENT = 20.0
+LARGEST_CAUTION = 20.0
 """Of the factor `exp(A d)`, either way: more is a mistake, and might overflow."""
 
 
@@ -101,7 +101,7 @@ class Caution(eqx.Module):
     def at(self, cov: Float[Array, "state state"]) -> tuple[Float[Array, " action"], Float[Array, " action"]]:
         """The factor `exp(A d)` and the addend `B d`."""
         doubt = jnp.log1p(jnp.maximum(diagonal(cov), 0.0) / jax.lax.stop_gradient(self.noise))
-        return jnp.exp(jnp.clip(self.scale @ doubt, -LARGEST_EXPONENT, LARGEST_EXPONENT)), self.shift @ doubt
+        return jnp.exp(jnp.clip(self.scale @ doubt, -LARGEST_CAUTION, LARGEST_CAUTION)), self.shift @ doubt
 
 
 class PolicyMap(eqx.Module):

@@ -35,8 +35,8 @@ static void policy(const NAME_t *c, real *u)
                 exponent += POLICY_SCALE[a][i] * doubt[i];
                 addend += POLICY_SHIFT[a][i] * doubt[i];
             }
-            if (exponent > LARGEST_EXPONENT) exponent = LARGEST_EXPONENT;
-            if (exponent < -LARGEST_EXPONENT) exponent = -LARGEST_EXPONENT;
+            if (exponent > LARGEST_CAUTION) exponent = LARGEST_CAUTION;
+            if (exponent < -LARGEST_CAUTION) exponent = -LARGEST_CAUTION;
             y = EXP(exponent) * y + addend;
         }
 #endif

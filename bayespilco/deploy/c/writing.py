@@ -11,7 +11,7 @@ import numpy as np
 
 from bayespilco.deploy.c.cost import Cost, cost
 from bayespilco.deploy.controller import Controller
-from bayespilco.deploy.controller.filter import LARGEST_EXPONENT, MOST_TURNS, Array
+from bayespilco.deploy.controller.filter import LARGEST_CAUTION, LARGEST_EXPONENT, MOST_TURNS, Array
 from bayespilco.deploy.controller.gate import FIRST_CREDIT
 
 LARGEST_FLOAT = 1e30
@@ -102,7 +102,7 @@ def _settings(controller: Controller, single: bool) -> dict[str, Any]:
         "SAMPLING_PERIOD": _number(controller.description.dt, single),
         "POLICY_SEES_COV": int(controller.filters),
         "POLICY_IS_CAUTIOUS": int("policy_scale" in controller.arrays),
-        "LARGEST_EXPONENT": _number(LARGEST_EXPONENT, single),
+        "LARGEST_CAUTION": _number(LARGEST_CAUTION, single),
     }
     if controller.filters:
         settings["UNCERTAIN_MEAN"] = int(_has_uncertain_mean(controller))

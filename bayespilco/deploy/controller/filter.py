@@ -101,7 +101,7 @@ def features(m: Array, V: Array, angles: tuple[int, ...], keep: tuple[int, ...])
     return np.concatenate([m[kept], damping * np.sin(t)]), cov
 
 
-LARGEST_EXPONENT = 20.0
+LARGEST_CAUTION = 20.0
 """See `control.policy`."""
 
 
@@ -117,7 +117,7 @@ def policy(arrays: Mapping[str, Array], x: Array, V: Array) -> Array:
     if "policy_scale" in a:
         # log(1 + V / r), without the quotient, which might overflow
         doubt = np.log(a["policy_doubt"] + np.maximum(np.diag(V), 0.0)) - np.log(a["policy_doubt"])
-        exponent = np.clip(a["policy_scale"] @ doubt, -LARGEST_EXPONENT, LARGEST_EXPONENT)
+        exponent = np.clip(a["policy_scale"] @ doubt, -LARGEST_CAUTION, LARGEST_CAUTION)
         y = np.exp(exponent) * y + a["policy_shift"] @ doubt
     squashed = (9 * np.sin(y) + np.sin(3 * y)) / 8  # between -1 and 1, to rounding
     action: Array = a["middle"] + a["limits"] * np.clip(squashed, -1.0, 1.0)
