@@ -2,6 +2,8 @@
 
 On a CPU, XLA gives each of the hundreds of small kernels of a prediction a compiler context of its own ("fusion
 emitters"). Without them a value and gradient compiles in half the time and a fifth of the memory, and runs as fast.
+Where the processor has vectors of eight numbers, XLA uses four of them by default; with all of them an evaluation takes
+a seventh less.
 
 Where compiled code is found in a cache, what remains is to trace the function and its derivative, in Python. For that
 reason pieces that a step of a prediction needs several times are marked with `jax.jit`: these are traced once for
@@ -17,7 +19,7 @@ import jax
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-OPTIONS: dict[str, bool | int | float | str] = {"xla_cpu_use_fusion_emitters": False}
+OPTIONS: dict[str, bool | int | float | str] = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_prefer_vector_width": 512}
 
 
 def compiled(function: F) -> F:
@@ -39,10 +41,14 @@ def compiled(function: F) -> F:
 
 
 @functools.cache
-def _known_options() -> dict[str, bool | int | float | str] | None:
-    """The options, if this version of XLA knows them."""
+def _known_options() -> dict[str, bool | int | float | str]:
+    """Those options that this version of XLA knows."""
+    return {name: value for name, value in OPTIONS.items() if _is_known(name, value)}
+
+
+def _is_known(name: str, value: bool | int | float | str) -> bool:
     try:
-        jax.jit(lambda x: x, compiler_options=OPTIONS)(0)
+        jax.jit(lambda x: x, compiler_options={name: value})(0)
     except jax.errors.JaxRuntimeError:
-        return None
-    return OPTIONS
+        return False
+    return True
