@@ -14,13 +14,14 @@ from bayespilco import Settings
 from bayespilco.algorithm import make_problem
 from bayespilco.control.cost import SaturatingCost
 from bayespilco.control.policy import LinearPolicy, PolicyMap
-from bayespilco.control.prediction import Filtered, Mismatched, StateAndBelief
+from bayespilco.control.prediction import Filtered, Mismatched, StateAndBelief, predict_split
 from bayespilco.core.features import AngleFeatures
 from bayespilco.core.gaussian import Gaussian
 from bayespilco.core.gp import GaussianProcess
+from bayespilco.core.moments import cross_cov, gp_moments
 from bayespilco.model.dynamics import Dynamics
 from bayespilco.model.sensors import Sensors
-from bayespilco.model.splitting import points_for
+from bayespilco.model.splitting import WITHIN, points_for
 from bayespilco.trust.mismatch import foresee, foresee_on, with_wrong_noise
 from tests import systems
 from tests.golden import assert_close, cases, load
@@ -39,7 +40,7 @@ def one_step(given: tuple[jax.Array, jax.Array], shape: Shape, filter: Dynamics,
     """The next state from the last one and the policy's parameters, all in one vector each."""
     state, p = given
     now, ready = from_joint(unflat(state, shape.states)), policy_pc(shape, p, limits).map()
-    both, V = Mismatched(filter).step(now, jnp.asarray(0), ready, plant).following
+    both, V = Mismatched(filter, by_gains=True).step(now, jnp.asarray(0), ready, plant).following
     return flat(Joint(both.mean, both.cov, V))
 
 
@@ -63,7 +64,7 @@ def test_six_steps_of_the_original() -> None:
     plant = eqx.tree_at(lambda d: d.process_noise, this.dynamics, this.process_noise)
     policy = policy_pc(this.shape, this.parameters, this.limits)
     cost = cart_pole_pc(case["cost"]["ell"].item(), case["cost"]["width"].item())
-    found = systems.run(Mismatched(this.dynamics), policy, plant, this.initial, cost, 7)
+    found = systems.run(Mismatched(this.dynamics, by_gains=True), policy, plant, this.initial, cost, 7)
     n = this.shape.states
     for t, expected in enumerate(case["states"]):
         assert_close(found.state_mean[t], expected["m"].ravel()[:n], 1e-9, f"mean at {t}")
@@ -109,6 +110,43 @@ def test_a_filter_that_is_right() -> None:
         assert_close(getattr(joint, name), getattr(ours, name), 1e-9, name)
 
 
+def test_a_filter_that_is_right_of_a_curved_plant() -> None:
+    """The same prediction as well, from one Gaussian and from parts; by gains alone it is another."""
+    plant, ready, cost = systems.dynamics(), systems.policy("rbf"), systems.COST
+    points = jnp.asarray(points_for(np.asarray(systems.INITIAL.cov)))
+    in_parts = eqx.filter_jit(predict_split)
+    for run, more in ((systems.run, ()), (in_parts, (points,))):
+        ours = run(Filtered(), ready, plant, systems.INITIAL, cost, 5, *more)
+        joint = run(Mismatched(plant), ready, plant, systems.INITIAL, cost, 5, *more)
+        for name in ("state_mean", "state_cov", "action_cov", "cost_mean", "belief_cov"):
+            assert_close(getattr(joint, name), getattr(ours, name), 1e-9, name)
+    by_gains = systems.run(Mismatched(plant, by_gains=True), ready, plant, systems.INITIAL, cost, 5)
+    whole = systems.run(Filtered(), ready, plant, systems.INITIAL, cost, 5)
+    assert np.abs(by_gains.state_cov - whole.state_cov).max() > 1e-8
+
+
+def test_what_two_models_have_in_common_by_sampling() -> None:
+    """`Cov[f(X), E_b[g]]` of two GPs, and of angle features."""
+    rng = np.random.default_rng(3)
+    f, g, features = systems.gp("full"), systems.gp("fitc"), AngleFeatures((1,), (0, 2))
+    for inputs in (5, 3):
+        both, V = systems.covariance(rng, 2 * inputs, 0.5), systems.covariance(rng, inputs, 0.4)
+        means = 0.3 * rng.normal(size=2 * inputs)
+        draws = rng.multivariate_normal(means, both, size=200_000)
+        x, m = (Gaussian(means[of], both[of, of]) for of in (slice(inputs), slice(inputs, None)))
+        cross = jnp.asarray(both[:inputs, inputs:])
+        X, M = jnp.asarray(draws[:, :inputs]), jnp.asarray(draws[:, inputs:])
+        if inputs == 5:
+            found = cross_cov(f, x, g, m, jnp.asarray(V), cross)
+            of_x = jax.jit(jax.vmap(f))(X)
+            of_m = jax.jit(jax.vmap(lambda at, V: gp_moments(g, Gaussian(at, V)).mean, in_axes=(0, None)))(M, V)
+        else:
+            found = features.cross_cov(x, m, cross, jnp.asarray(V))
+            of_x = jax.jit(jax.vmap(features))(X)
+            of_m = jax.jit(jax.vmap(lambda at, V: features.moments(Gaussian(at, V)).mean, in_axes=(0, None)))(M, V)
+        Sampled.of(products(np.asarray(of_x), np.asarray(of_m))).assert_agrees(found, f"{inputs} inputs")
+
+
 def by_hand(rng: np.random.Generator, count: int, steps: int, dropout: float) -> tuple[np.ndarray, np.ndarray]:
     """The wrong filter on the right plant, many times, as a textbook would write it: states, and the policy's costs."""
     plant, filter = linear(), wrong()
@@ -150,7 +188,20 @@ def test_a_wrong_filter_by_sampling() -> None:
     assert away > 10 * totals.error, "the filter is so wrong that it matters"
 
 
-def test_parts_make_up_the_whole() -> None:
+def test_parts_make_up_what_the_filter_believes() -> None:
+    """After the first look the parts together are what the whole is; each knows its own share better."""
+    predictor, initial, plant = Mismatched(wrong(0.0)), systems.INITIAL, linear(0.0)
+    points = jnp.asarray(points_for(np.asarray(initial.cov)))
+    look = jax.jit(lambda carry: predictor._look(carry, jnp.asarray(0), plant)[0])
+    mean, cov = look(predictor.start(initial, plant))
+    means, covs = jax.vmap(look)(predictor.starts(initial, plant, points))
+    away = np.asarray(means - mean)
+    assert_close(np.asarray(covs).mean(axis=0) + away.T @ away / len(away), cov, 1e-11)
+    assert_close(covs[0][2:, 2:], WITHIN * np.asarray(cov)[2:, 2:], 1e-11)
+    assert np.linalg.eigvalsh(covs[0]).min() > 0
+
+
+def test_parts_make_up_the_whole_where_samples_are_lost() -> None:
     """The parts' states together have the first state's moments, and the filter is told nothing of them."""
     predictor, initial = Mismatched(wrong()), systems.INITIAL
     starts = predictor.starts(initial, linear(), jnp.asarray(points_for(np.asarray(initial.cov))))

@@ -211,13 +211,15 @@ class Mismatched(Predictor):
     """The policy acts on the belief of a filter that is not the plant's: of another model, or with other noises.
 
     Of a filter that is right, the mean tells nothing about its own error: `Cov[X, M] = S`, and `Filtered` carries `S`
-    and `V` alone. Of a wrong one that has to be found out, so here the joint of `X` and `M` is carried. From step to
-    step their cross-covariance goes through both models by their gains, as in the authors' later program. That is exact
-    where one of the two is linear.
+    and `V` alone. Of a wrong one that has to be found out, so here the joint of `X` and `M` is carried, as in the
+    authors' later program. For a filter that is right it is the prediction of `Filtered`.
     """
 
     filter: Dynamics
     """What the filter knows: its model, its noises, its sensors."""
+    by_gains: bool = eqx.field(static=True, default=False)
+    """Whether the cross-covariance goes through both models by their gains alone, as in the authors' program. That is
+    exact where one of the two is linear. Elsewhere `X` and `M` seem to part where both turn the same corner."""
 
     def start(self, initial: Gaussian, dynamics: Dynamics) -> StateAndBelief:
         return self._start(initial.mean, initial.cov, initial)
@@ -243,10 +245,31 @@ class Mismatched(Predictor):
         return True
 
     def starts(self, initial: Gaussian, dynamics: Dynamics, points: Float[Array, "parts state"]) -> StateAndBelief:
-        """What is split is the latent state; the filter knows nothing of that."""
-        within = splitting.WITHIN * initial.cov
-        shifts = splitting.shifts(initial.cov, points)
-        return jax.vmap(lambda shift: self._start(initial.mean + shift, within, initial))(shifts)
+        """What is split is what the filter believes after its first look, since that is what the policy acts on.
+
+        As with `Filtered`, the share that is between the parts is taken off in advance, through that look. If the look
+        is not the same for all parts, because samples are lost or noise depends on the state, the latent state is split
+        instead: the filter knows nothing of that.
+        """
+        whole = self._start(initial.mean, initial.cov, initial)
+        n, looks = initial.size, self._looks(whole, jnp.asarray(0), dynamics)
+        fixed = dynamics.sensors.growth is None and self.filter.sensors.growth is None
+        if not fixed or len(looks.weights) > 1:
+            within = splitting.WITHIN * initial.cov
+            shifts = splitting.shifts(initial.cov, points)
+            return jax.vmap(lambda shift: self._start(initial.mean + shift, within, initial))(shifts)
+        through, noise = looks.through[0], looks.noise[0]
+        after = through @ whole.both.cov @ through.T + noise
+        of_mean = after[n:, n:]
+        along = after[:, n:] @ jnp.linalg.pinv(of_mean, hermitian=True)
+        back = jnp.linalg.inv(through)
+        between = back @ along
+        cov = whole.both.cov - (1 - splitting.WITHIN) * between @ of_mean @ between.T
+
+        def part(shift: Array) -> StateAndBelief:
+            return StateAndBelief(Gaussian(whole.both.mean + between @ shift, cov), whole.cov)
+
+        return jax.vmap(part)(splitting.shifts(of_mean, points))
 
     def state(self, carry: StateAndBelief) -> Gaussian:
         n = carry.cov.shape[0]
@@ -262,10 +285,15 @@ class Mismatched(Predictor):
         cov = jnp.block([[cov, with_action], [with_action.T, action.cov]])
         latent, belief = np.r_[0:n, 2 * n : mean.size], np.r_[n : mean.size]
         state_action = Gaussian(mean[latent], cov[np.ix_(latent, latent)])
+        mean_action = Gaussian(mean[belief], cov[np.ix_(belief, belief)])
         # The plant moves from [X, U], the belief from [M, U].
         x = dynamics.moments(state_action, t)
-        m, following = self.filter.belief_moments(Gaussian(mean[belief], cov[np.ix_(belief, belief)]), V, t)
-        cross = x.gain.T @ cov[np.ix_(latent, belief)] @ m.gain
+        m, following = self.filter.belief_moments(mean_action, V, t)
+        together = cov[np.ix_(latent, belief)]
+        if self.by_gains:
+            cross = x.gain.T @ together @ m.gain
+        else:
+            cross = dynamics.cross_cov(state_action, self.filter, mean_action, V, together)
         both = Gaussian(jnp.concatenate([x.mean, m.mean]), jnp.block([[x.cov, cross], [cross.T, m.cov]]))
         return Step(StateAndBelief(both, following), state_action, V)
 
@@ -273,23 +301,40 @@ class Mismatched(Predictor):
         self, carry: StateAndBelief, t: Array, dynamics: Dynamics
     ) -> tuple[tuple[Array, Array], Float[Array, "state state"]]:
         """The observation `Z = C X + d + e` is the plant's; what is made of it, `M + K (Z - C M - d)`, the filter's."""
-        (mean, cov), V = (carry.both.mean, carry.both.cov), carry.cov
-        n, state = V.shape[0], self.state(carry)
+        (mean, cov), looks = (carry.both.mean, carry.both.cov), self._looks(carry, t, dynamics)
+        means = looks.through @ mean + looks.added
+        covs = looks.through @ cov @ jnp.swapaxes(looks.through, 1, 2) + looks.noise
+        whole = jnp.tensordot(looks.weights, means, axes=1)
+        away = means - whole
+        spread = jnp.tensordot(looks.weights, covs + away[:, :, None] * away[:, None, :], axes=1)
+        return (whole, spread), jnp.tensordot(looks.weights, looks.cov, axes=1)
+
+    def _looks(self, carry: StateAndBelief, t: Array, dynamics: Dynamics) -> "Looks":
+        V, state = carry.cov, self.state(carry)
+        n, both = V.shape[0], carry.both
         plant = dynamics.sensors.at(state.mean, state.cov)
-        believed = self.filter.sensors.at(mean[n:], cov[n:, n:] + V)
+        believed = self.filter.sensors.at(both.mean[n:], both.cov[n:, n:] + V)
         Ks, Vs, weights = believed.losing(dynamics.sensors.lost).each_update(V, t)
         eye, zero = jnp.eye(n), jnp.zeros((n, n))
 
-        def one(K: Array) -> tuple[Array, Array]:
-            A = jnp.block([[eye, zero], [K @ plant.C, eye - K @ believed.C]])
+        def one(K: Array) -> tuple[Array, Array, Array]:
+            through = jnp.block([[eye, zero], [K @ plant.C, eye - K @ believed.C]])
             added = jnp.concatenate([jnp.zeros(n), K @ (plant.d - believed.d)])
-            return A @ mean + added, A @ cov @ A.T + jnp.pad(K @ plant.R @ K.T, (n, 0))
+            return through, added, jnp.pad(K @ plant.R @ K.T, (n, 0))
 
-        means, covs = jax.vmap(one)(Ks)
-        whole = jnp.tensordot(weights, means, axes=1)
-        away = means - whole
-        spread = jnp.tensordot(weights, covs + away[:, :, None] * away[:, None, :], axes=1)
-        return (whole, spread), jnp.tensordot(weights, Vs, axes=1)
+        return Looks(*jax.vmap(one)(Ks), cov=Vs, weights=jnp.asarray(weights))
+
+
+class Looks(NamedTuple):
+    """What an observation makes of `[X, M]`, for each way in which samples may be lost."""
+
+    through: Float[Array, "ways both both"]
+    added: Float[Array, "ways both"]
+    noise: Float[Array, "ways both both"]
+    cov: Float[Array, "ways state state"]
+    """V after it."""
+    weights: Float[Array, " ways"]
+    """The probability of each way."""
 
 
 class MostLikely(Predictor):

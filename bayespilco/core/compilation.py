@@ -19,7 +19,8 @@ import jax
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-OPTIONS: dict[str, bool | int | float | str] = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_prefer_vector_width": 512}
+Option = bool | int | float | str
+OPTIONS: dict[str, Option] = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_prefer_vector_width": 512}
 
 
 def compiled(function: F) -> F:
@@ -41,12 +42,12 @@ def compiled(function: F) -> F:
 
 
 @functools.cache
-def _known_options() -> dict[str, bool | int | float | str]:
+def _known_options() -> dict[str, Option]:
     """Those options that this version of XLA knows."""
     return {name: value for name, value in OPTIONS.items() if _is_known(name, value)}
 
 
-def _is_known(name: str, value: bool | int | float | str) -> bool:
+def _is_known(name: str, value: Option) -> bool:
     try:
         jax.jit(lambda x: x, compiler_options={name: value})(0)
     except jax.errors.JaxRuntimeError:

@@ -97,6 +97,25 @@ class AngleFeatures(eqx.Module):
         moments = self._append(gaussian, trig)
         return moments, self._assemble(moments.gain, cov, trig_cov)
 
+    @float64
+    def cross_cov(
+        self, x: Gaussian, m: Gaussian, cross: Float[Array, "dim dim"], cov: Float[Array, "dim dim"]
+    ) -> Float[Array, "feature feature"]:
+        """`Cov[features of X, E_b[features]]`, for a belief `N(M, cov)` and jointly Gaussian X and M.
+
+        Args:
+            cross: `Cov[X, M]`.
+        """
+        _, twice = self._select(x.size)
+        block = twice @ cross @ twice.T
+        of_both = jnp.block([[twice @ x.cov @ twice.T, block], [block.T, twice @ m.cov @ twice.T]])
+        means = jnp.concatenate([twice @ x.mean, twice @ m.mean])
+        of_sines = sines(Gaussian(means, of_both), jnp.tile(self._phases, 2)).cov
+        damping = jnp.exp(-diagonal(twice @ cov @ twice.T) / 2)
+        trig = of_sines[: len(twice), len(twice) :] * damping[None, :]
+        linear = self.moments(x).gain.T @ cross @ self.belief_moments(m, cov)[0].gain
+        return jax.lax.dynamic_update_slice(linear, trig, (len(self.keep),) * 2)
+
     def _append(self, gaussian: Gaussian, trig: Moments) -> Moments:
         keep, twice = self._select(gaussian.size)
         gain = jnp.concatenate([keep.T, twice.T @ trig.gain], axis=1)

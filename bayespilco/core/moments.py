@@ -64,6 +64,54 @@ def belief_moments(
     return Moments(flat.mean, spread, flat.gain), flat.cov - spread  # Eq. 40
 
 
+@float64
+def cross_cov(
+    gp: GaussianProcess,
+    x: Gaussian,
+    other: GaussianProcess,
+    m: Gaussian,
+    cov: Float[Array, "input input"],
+    cross: Float[Array, "input input"],
+) -> Float[Array, "output output"]:
+    """`Cov[f(X), E_b[g]]`: of one GP at X, and of what a belief `N(M, cov)` expects of another.
+
+    X and M are jointly Gaussian. Then the average of a product of two kernels is Eq. 31 with a joint of twice the size.
+    With `X - M ~ N(0, cov)` independent of M and `g = f`, this is the covariance of `belief_moments`.
+
+    Args:
+        gp: `f`.
+        other: `g`.
+        cross: `Cov[X, M]`.
+    """
+    _, of_x, C_x = _flattened(gp, x)
+    _, of_m, C_m = _flattened(other, Gaussian(m.mean, m.cov + cov))
+    D = x.size
+    both = jnp.block([[x.cov, cross], [cross.T, m.cov]])
+    B, log_q = _blurred(other, cov)
+    c, d = gp.inputs - x.mean, other.inputs - m.mean
+
+    def product(a: Array, B: Array, log: Array, u: Array, v: Array) -> Array:
+        """`sum_ij u_i v_j E[k(X, x_i) k(M, x_j)]`."""
+        W = jax.scipy.linalg.block_diag(diagonal_matrix(a), B)
+        T, log_R = shrink(both, W)
+        P = W - W @ T @ W
+        exponent = (
+            (log + log_R)
+            - jnp.sum((c @ P[:D, :D]) * c, axis=1)[:, None] / 2
+            - jnp.sum((d @ P[D:, D:]) * d, axis=1)[None, :] / 2
+            - c @ P[:D, D:] @ d.T
+        )
+        return u @ jnp.exp(exponent) @ v
+
+    over_other = jax.vmap(product, in_axes=(None, 0, 0, None, 0))
+    over_both = jax.vmap(over_other, in_axes=(0, None, None, 0, None))
+    weights, other_weights = (each.signal_variance[:, None] * each.weights for each in (gp, other))
+    second = over_both(gp.length_scales**-2, B, log_q, weights, other_weights)
+    phi_x, phi_m = gp.slope.T, other.slope.T
+    linear = C_x.T @ cross @ phi_m + phi_x.T @ cross @ C_m + phi_x.T @ cross @ phi_m
+    return second - jnp.outer(of_x, of_m) + linear
+
+
 def _flattened(
     gp: GaussianProcess, gaussian: Gaussian
 ) -> tuple[Moments, Float[Array, " output"], Float[Array, "input output"]]:

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from bayespilco.core.features import AngleFeatures
 from bayespilco.core.gaussian import Gaussian, Moments, diagonal_matrix
 from bayespilco.core.gp import GaussianProcess
-from bayespilco.core.moments import belief_moments, gp_moments
+from bayespilco.core.moments import belief_moments, cross_cov, gp_moments
 from bayespilco.core.precision import as_float64, float64, is_concrete
 from bayespilco.model.sensors import Sensors, as_sensors
 from bayespilco.model.structure import Structure, free
@@ -132,6 +132,39 @@ class Dynamics(eqx.Module):
         following = self._through_known_rows(outputs, mean_action.mean, mean_action.cov, t)
         within = Moments(outputs.mean, outputs_cov, outputs.gain)
         return following, self._through_known_rows(within, mean_action.mean, cov, t).cov + self.Q
+
+    @float64
+    def cross_cov(
+        self,
+        state_action: Gaussian,
+        filter: "Dynamics",
+        mean_action: Gaussian,
+        cov: Float[Array, "state state"],
+        cross: Float[Array, "both both"],
+    ) -> Float[Array, "state state"]:
+        """`Cov[x', m']`: of the next state, and of the mean that a filter with another model expects of its belief.
+
+        Args:
+            state_action: `[x, u]`.
+            filter: The other model.
+            mean_action: `[m, u]`.
+            cov: The belief's covariance.
+            cross: `Cov[[x, u], [m, u]]`.
+        """
+        cov = jnp.pad(cov, (0, mean_action.size - cov.shape[0]))
+        of_x = self.features.moments(state_action)
+        of_m, within = filter.features.belief_moments(mean_action, cov)
+        inputs = self.features.cross_cov(state_action, mean_action, cross, cov)
+        outputs = cross_cov(self.gp, of_x.output, filter.gp, of_m.output, within, inputs)
+        gain_x = of_x.then(gp_moments(self.gp, of_x.output)).gain
+        gain_m = of_m.then(belief_moments(filter.gp, of_m.output, within)[0]).gain
+        (N, B), (filter_N, filter_B) = self.structure.around(gain_x), filter.structure.around(gain_m)
+        return (
+            N @ cross @ filter_N.T
+            + B @ outputs @ filter_B.T
+            + N @ cross @ gain_m @ filter_B.T
+            + B @ gain_x.T @ cross @ filter_N.T
+        )
 
     def _through_known_rows(
         self, y: Moments, mean: Float[Array, " both"], cov: Float[Array, "both both"], t: Array | int
