@@ -66,16 +66,21 @@ def test_a_first_state_that_is_known_in_part_is_not_cut_there() -> None:
     assert np.isfinite(predicted.state_cov).all()
 
 
-@pytest.mark.parametrize("predictor", [Unfiltered(), Filtered()])
-def test_in_a_linear_world_nothing_changes(predictor: Unfiltered | Filtered) -> None:
-    """Moment matching is exact there, so states and actions must come out the same, however the start is cut."""
+def linear_world() -> tuple[LinearPolicy, Dynamics, Gaussian, SaturatingCost, int]:
+    """A linear plant and policy: what a prediction needs besides the predictor."""
     features = AngleFeatures((), (0, 1))
     policy = LinearPolicy([[-4e-6, -6e-6]], [1e-6], features, [1e5])  # far from its limits
     slope = np.array([[0.9, 0.2, 0.3], [-0.1, 0.8, 0.5]])
     gp = GaussianProcess(np.zeros((1, 3)), np.ones((2, 3)), np.ones(2), np.zeros((2, 1)), None, slope, np.zeros(2))
     dynamics = Dynamics(gp, AngleFeatures((), (0, 1, 2)), np.full(2, 0.02), np.full(2, 0.01))
     cost = SaturatingCost(features, np.zeros(2), np.eye(2))
-    arguments = predictor, policy, dynamics, systems.INITIAL, cost, 4
+    return policy, dynamics, systems.INITIAL, cost, 4
+
+
+@pytest.mark.parametrize("predictor", [Unfiltered(), Filtered()])
+def test_in_a_linear_world_nothing_changes(predictor: Unfiltered | Filtered) -> None:
+    """Moment matching is exact there, so states and actions must come out the same, however the start is cut."""
+    arguments = predictor, *linear_world()
     whole, cut = systems.run(*arguments), in_parts(*arguments, POINTS)
     for name in ("state_mean", "state_cov", "action_mean", "action_cov"):
         assert np.allclose(getattr(cut, name), getattr(whole, name), rtol=1e-7, atol=1e-9), name
@@ -183,3 +188,41 @@ def test_learning_tells_the_search_which_policies_were_refined(monkeypatch: pyte
         run.task, dataclasses.replace(run.settings, evaluations=1, in_parts=False, selection="prediction"), run.records
     )
     assert told == [1], "the first one is early"
+
+
+AGAIN = as_float64(parts.standard_points(2, 1, 2))
+
+
+@pytest.mark.parametrize("predictor", [Unfiltered(), Filtered()])
+def test_a_second_split_changes_nothing_in_a_linear_world(predictor: Unfiltered | Filtered) -> None:
+    """Parts of parts are still parts of the same Gaussian, and V is the same for all."""
+    arguments = predictor, *linear_world()
+    once, twice = in_parts(*arguments, POINTS), in_parts(*arguments, POINTS, again=AGAIN)
+    for name in ("state_mean", "state_cov", "action_mean", "action_cov", "belief_cov"):
+        assert np.allclose(getattr(twice, name), getattr(once, name), rtol=1e-7, atol=1e-9), name
+    assert twice.cost_mean.shape == once.cost_mean.shape
+
+
+def test_a_second_split_is_closer_to_the_runs() -> None:
+    """Before half-way nothing differs; there the states have the same moments, in more parts."""
+    _, costs = execute_filter(WIDE)
+    sampled = Sampled.of(costs.sum(axis=1))
+    arguments = Filtered(), systems.policy("linear"), systems.dynamics(), WIDE, systems.COST, STEPS, POINTS
+    once, twice = in_parts(*arguments), in_parts(*arguments, again=AGAIN)
+    half = STEPS // 2
+    assert np.allclose(twice.cost_mean[:half], once.cost_mean[:half], rtol=1e-12)
+    assert np.allclose(twice.state_cov[: half + 1], once.state_cov[: half + 1], rtol=1e-9, atol=1e-12)
+    assert abs(twice.total_cost - sampled.value) < abs(once.total_cost - sampled.value)
+
+
+def test_a_second_split_is_for_predictions_only() -> None:
+    run = small_run(1)
+    problem = Problem(Filtered(), run.dynamics, run.task.initial, run.task.cost, run.task.steps)
+    assert problem.split_again().again is None
+    again = problem.split().split_again()
+    assert np.isfinite(again.value(run.policy))
+    with pytest.raises(ValueError, match="no gradient"):
+        again.value_and_gradient(run.policy)
+    given = Filtered(), run.policy, run.dynamics, run.task.initial, run.task.cost, 4
+    with pytest.raises(ValueError, match="half-way"):
+        in_parts(*given, again.components, again=again.again, between_steps=True)

@@ -92,6 +92,10 @@ class Predictor(eqx.Module):
     def starts(self, initial: Gaussian, dynamics: Dynamics, points: Float[Array, "parts state"]) -> Any:
         """The start in parts: arrays with a leading axis. `points` are the parts' means for `N(0, I)`."""
 
+    @abc.abstractmethod
+    def parts(self, carry: Any, points: Float[Array, "parts state"]) -> Any:
+        """What is carried into a later step in parts: arrays with a leading axis. For predictors that can split."""
+
 
 class Unfiltered(Predictor):
     """The policy acts on the observation `z = x + e` (PILCO, Figure 1)."""
@@ -112,8 +116,11 @@ class Unfiltered(Predictor):
         return False
 
     def starts(self, initial: Gaussian, dynamics: Dynamics, points: Float[Array, "parts state"]) -> Gaussian:
-        within = splitting.WITHIN * initial.cov
-        return jax.vmap(lambda shift: Gaussian(initial.mean + shift, within))(splitting.shifts(initial.cov, points))
+        return self.parts(initial, points)
+
+    def parts(self, carry: Gaussian, points: Float[Array, "parts state"]) -> Gaussian:
+        within = splitting.WITHIN * carry.cov
+        return jax.vmap(lambda shift: Gaussian(carry.mean + shift, within))(splitting.shifts(carry.cov, points))
 
     def state(self, carry: Gaussian) -> Gaussian:
         return carry
@@ -169,6 +176,10 @@ class Filtered(Predictor):
             return BeliefDistribution(Gaussian(initial.mean + shift, before), whole.cov, looked_from)
 
         return jax.vmap(part)(splitting.shifts(learned, points))
+
+    def parts(self, carry: BeliefDistribution, points: Float[Array, "parts state"]) -> BeliefDistribution:
+        """What the filter knows already tells the parts apart: the spread of its mean is split. Each has its own V."""
+        return jax.vmap(lambda mean: BeliefDistribution(mean, carry.cov))(Unfiltered().parts(carry.mean, points))
 
     def state(self, carry: BeliefDistribution) -> Gaussian:
         return carry.state
@@ -271,6 +282,18 @@ class Mismatched(Predictor):
 
         return jax.vmap(part)(splitting.shifts(of_mean, points))
 
+    def parts(self, carry: StateAndBelief, points: Float[Array, "parts state"]) -> StateAndBelief:
+        """The belief's mean is split, and the state goes with it as far as the two vary together."""
+        (mean, cov), n = (carry.both.mean, carry.both.cov), carry.cov.shape[0]
+        of_mean = cov[n:, n:]
+        along = cov[:, n:] @ jnp.linalg.pinv(of_mean, hermitian=True)
+        within = cov - (1 - splitting.WITHIN) * along @ of_mean @ along.T
+
+        def part(shift: Array) -> StateAndBelief:
+            return StateAndBelief(Gaussian(mean + along @ shift, within), carry.cov)
+
+        return jax.vmap(part)(splitting.shifts(of_mean, points))
+
     def state(self, carry: StateAndBelief) -> Gaussian:
         n = carry.cov.shape[0]
         return Gaussian(carry.both.mean[:n], carry.both.cov[:n, :n])
@@ -358,6 +381,9 @@ class MostLikely(Predictor):
     def starts(self, initial: Gaussian, dynamics: Dynamics, points: Float[Array, "parts state"]) -> Gaussian:
         raise ValueError("A most likely trajectory starts from one state: predict it with `predict`.")
 
+    def parts(self, carry: Gaussian, points: Float[Array, "parts state"]) -> Gaussian:
+        raise ValueError("A most likely trajectory is one state at each step: there is nothing to split.")
+
     def state(self, carry: Gaussian) -> Gaussian:
         return carry
 
@@ -441,6 +467,7 @@ def predict_split(
     steps: int,
     points: Float[Array, "parts state"],
     *,
+    again: Float[Array, "smaller state"] | None = None,
     limits: tuple[Bounds, ...] = (),
     between_steps: bool = False,
     lost: Bool[Array, "paths times"] | None = None,
@@ -449,13 +476,18 @@ def predict_split(
 
     Args:
         points: Where the parts of `N(0, I)` have their means (`splitting.standard_points`).
+        again: The same for a second split: each part is split once more, half-way. With a filter each of these parts
+            has its own path of V from there. It has no derivative.
         lost: Drawn patterns of bursts, one for each part.
     """
+    if again is not None and between_steps:
+        raise ValueError("A prediction that splits again half-way does not say how the costs of two steps vary.")
     ready = policy.map()
 
     def one(part: tuple[Any, Array | None]) -> Prediction:
         start, lost = part
-        return _predict_from(start, predictor, ready, _losing(dynamics, lost), cost, steps, limits, between_steps)
+        asked = predictor, ready, _losing(dynamics, lost), cost, steps, limits, between_steps
+        return _predict_from(start, *asked, again=again)
 
     lost = _followed(predictor, policy, dynamics, lost)
     if lost is not None and len(lost) != len(points):
@@ -548,6 +580,8 @@ def _predict_from(
     steps: int,
     limits: tuple[Bounds, ...] = (),
     between_steps: bool = False,
+    *,
+    again: Float[Array, "smaller state"] | None = None,
 ) -> Prediction:
     states = predictor.state(start).size
     worst = cost.worst
@@ -581,31 +615,67 @@ def _predict_from(
         action = state_action.mean[states:], state_action.cov[states:, states:]
         return (following, diverged), (linked, state.mean, state.cov, *action, belief_cov, *charged, *away)
 
-    (last, diverged), (linked, means, covs, u, u_cov, belief_covs, costs, variances, *away) = jax.lax.scan(
-        step, (_depending_on(ready, start), jnp.asarray(False)), jnp.arange(steps)
-    )
-    # At the last step there is no action: only the state is charged for.
-    final = predictor.state(last)
-    final_cost, final_variance = charge(cost.terminal(states), final, diverged)
+    def through(carry: tuple[Any, Array], times: Array) -> tuple[Prediction, tuple[Any, Array]]:
+        """From what is carried into the first of these steps to the end of the last, and what is carried on there."""
+        (last, diverged), (linked, means, covs, u, u_cov, belief_covs, costs, variances, *away) = jax.lax.scan(
+            step, carry, times
+        )
+        # At the last step there is no action: only the state is charged for.
+        final = predictor.state(last)
+        final_cost, final_variance = charge(cost.terminal(states), final, diverged)
+        variances, cost_cov = _with_last(variances, final_variance), None
+        if linked is not None:
+            joints, all_links, lost = linked
+            cost_cov = _cost_covariances(cost, joints, all_links, final, jnp.append(lost, diverged), variances)
+        found = Prediction(
+            _with_last(means, final.mean),
+            _with_last(covs, final.cov),
+            u,
+            u_cov,
+            belief_covs,
+            _with_last(costs, final_cost),
+            variances,
+            diverged,
+            _with_last(away[0], beyond(final, diverged)[0]) if limits else None,
+            cost_cov,
+        )
+        return found, (last, diverged)
 
-    def with_last(rest: Array, value: Array) -> Array:
-        return jnp.concatenate([rest, value[None]])
+    half = steps if again is None else steps // 2
+    earlier, (carry, diverged) = through((_depending_on(ready, start), jnp.asarray(False)), jnp.arange(half))
+    if again is None:
+        return earlier
 
-    variances, cost_cov = with_last(variances, final_variance), None
-    if linked is not None:
-        joints, all_links, lost = linked
-        cost_cov = _cost_covariances(cost, joints, all_links, final, jnp.append(lost, diverged), variances)
+    def rest(carry: Any) -> Prediction:
+        return through((carry, diverged), jnp.arange(half, steps))[0]
+
+    later = jax.lax.map(rest, predictor.parts(carry, again), batch_size=_together(len(again), dynamics))
+    return _joined(earlier, _mixture(later))
+
+
+def _with_last(rest: Array, value: Array) -> Array:
+    return jnp.concatenate([rest, value[None]])
+
+
+def _joined(earlier: Prediction, later: Prediction) -> Prediction:
+    """One prediction after the other. The last state of the earlier one is the first of the later one."""
+
+    def states(name: str) -> Array:
+        return jnp.concatenate([getattr(earlier, name)[:-1], getattr(later, name)])
+
+    def steps(name: str) -> Array:
+        return jnp.concatenate([getattr(earlier, name), getattr(later, name)])
+
     return Prediction(
-        with_last(means, final.mean),
-        with_last(covs, final.cov),
-        u,
-        u_cov,
-        belief_covs,
-        with_last(costs, final_cost),
-        variances,
-        diverged,
-        with_last(away[0], beyond(final, diverged)[0]) if limits else None,
-        cost_cov,
+        states("state_mean"),
+        states("state_cov"),
+        steps("action_mean"),
+        steps("action_cov"),
+        steps("belief_cov"),
+        states("cost_mean"),
+        states("cost_variance"),
+        later.diverged,
+        None if later.outside is None else states("outside"),
     )
 
 

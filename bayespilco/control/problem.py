@@ -25,7 +25,7 @@ from bayespilco.core.parallel import SERIAL, Mapper
 from bayespilco.core.precision import as_float64, float64
 from bayespilco.model.bursts import PATHS
 from bayespilco.model.dynamics import Dynamics
-from bayespilco.model.splitting import PER_DIMENSION, points_for
+from bayespilco.model.splitting import PER_DIMENSION, points_for, standard_points
 
 
 class Problem(NamedTuple):
@@ -40,6 +40,8 @@ class Problem(NamedTuple):
     objective: Objective = ExpectedCost()
     components: Float[Array, "components state"] | None = None
     """The components that the first state is split into (`splitting.standard_points`); None: it is not split."""
+    again: Float[Array, "components state"] | None = None
+    """Those that each component is split into once more, half-way; None: it is not. Such a value has no gradient."""
     limits: tuple[Bounds, ...] = ()
     """What rows of the state must not exceed, for an objective that asks for it."""
     others: "tuple[tuple[float, Problem], ...]" = ()
@@ -67,6 +69,18 @@ class Problem(NamedTuple):
         if not self.predictor.can_split:
             return self
         return self._replace(components=as_float64(points_for(np.asarray(self.initial.cov), number))).drawn(number)
+
+    def split_again(self, number: int = 0) -> "Problem":
+        """The same split problem, but each of its components is split once more, half-way. A problem that is not split
+        stays as it is.
+
+        Args:
+            number: Which of the many ways to split.
+        """
+        if self.components is None:
+            return self
+        size = self.components.shape[1]
+        return self._replace(again=as_float64(standard_points(size, number, PER_DIMENSION // 2)))
 
     def drawn(self, number: int = 0) -> "Problem":
         """The same problem with patterns of bursts, if the sensors have bursts and the predictor a filter.
@@ -120,6 +134,8 @@ class Problem(NamedTuple):
     @float64
     def value_and_gradient(self, policy: Policy, workers: Mapper = SERIAL) -> tuple[Float[Array, ""], Policy]:
         """J and its exact gradient, a policy-shaped tree (Appendix C, by automatic differentiation)."""
+        if self.again is not None:
+            raise ValueError("A prediction that splits again half-way has no gradient: search on one that does not.")
         for _, problem in self.weighted():
             refuse_clock(problem.predictor, policy, problem.lost)
         weights, problems = zip(*self.pieces(), strict=True)
@@ -180,7 +196,7 @@ def _prediction(policy: Policy, problem: Problem) -> Prediction:
     }
     if problem.components is None:
         return predict(*given, **asked)
-    return predict_split(*given, problem.components, **asked)
+    return predict_split(*given, problem.components, again=problem.again, **asked)
 
 
 @compiled

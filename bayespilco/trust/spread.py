@@ -2,13 +2,13 @@
 
 A prediction has one covariance V per step. In executions V depends on where the belief is, and so on chance. Here the
 same policy runs, on the same plants drawn from the model and with the same random numbers, with two filters: the one
-that is executed, and one whose V is held to the path that was predicted. So the gap between the predicted total cost
-and that of the first has two parts:
+that is executed, and one whose V is held to the path that was predicted, on average over the parts of the first state.
+So the gap between the predicted total cost of one Gaussian and that of the first filter has three parts:
 
-    predicted - executed = (predicted - held) + (held - executed)
+    one Gaussian - executed = (one Gaussian - in parts) + (in parts - held) + (held - executed)
 
-The second is all that the randomness of V can explain. The first is what is left: above all that one Gaussian, or a few
-parts of one, describe where the plant may be.
+The last is all that the randomness of V can explain. The first is what one Gaussian misses of where the plant may be,
+and the second what is left of that within the parts.
 """
 
 from typing import Any, NamedTuple
@@ -63,10 +63,13 @@ class Spread(NamedTuple):
     std: Float[np.ndarray, "steps state"]
     """How far runs differ in it: a standard deviation."""
     predicted: Float[np.ndarray, "steps state"]
+    """In parts."""
     cost_predicted: float
     """The total cost by moments, from one Gaussian."""
     cost_in_parts: float
     """From parts of the first state."""
+    cost_split_again: float
+    """From these, each split once more half-way: from there every part has its own path of V."""
     cost_held: float
     """By sampling, with V held to its predicted path."""
     cost_executed: float
@@ -104,9 +107,10 @@ class Spread(NamedTuple):
         spread = [f"{name} {100 * r:.0f} %" for name, r in zip(self.names, self.relative, strict=True) if r > 0]
         gap = f"Predicted {self.cost_predicted:.2f}, executed {self.cost_executed:.2f} +- {self.error:.2f}"
         share = f"the randomness of V explains {self.by_variance:+.2f} +- {self.held_error:.2f} of {self.gap:+.2f}"
-        parts = f"a prediction in parts says {self.cost_in_parts:.2f}"
+        again = f"from parts that split again half-way {self.cost_split_again:.2f}"
         return (
-            f"The belief's standard deviation differs from run to run by {', '.join(spread)}. {gap}: {share}; {parts}."
+            f"The belief's standard deviation differs from run to run by {', '.join(spread)}. {gap}: {share}. From "
+            f"parts of the first state {self.cost_in_parts:.2f} is predicted, {again}."
         )
 
 
@@ -135,13 +139,13 @@ def belief_spread(task: Task, settings: Settings, record: Record, *, runs: int =
 @float64
 def spread_on(task: Task, problem: Problem, policy: Policy, plants: Dynamics, keys: Array) -> Spread:
     """The same for any model, on plants that are given: a `Dynamics` whose arrays have a leading axis."""
-    dynamics, runs = problem.dynamics, len(keys)
+    dynamics, runs, split = problem.dynamics, len(keys), problem.split()
     if dynamics.sensors.bursts is not None:
         raise ValueError(
             f"The sensors of {task.name!r} lose samples in bursts, and the belief's variance depends on when. So there "
             "is no single predicted path of it to compare runs with. Use a task without bursts."
         )
-    covs, predicted = _prior_covs(problem, policy)
+    covs, predicted = _prior_covs(split, policy)
     executed = simulate_samples(task, filtered(policy, dynamics), plants, keys)
     held = simulate_samples(task, HeldFilter(policy.map(), dynamics, covs), plants, keys)
     found = np.asarray(filter_trace(dynamics, task.start, executed).belief_std)[:, :-1]
@@ -153,7 +157,8 @@ def spread_on(task: Task, problem: Problem, policy: Policy, plants: Dynamics, ke
         found.std(axis=0, ddof=1),
         np.sqrt(np.diagonal(np.asarray(predicted), axis1=1, axis2=2)),
         problem.value(policy),
-        problem.split().value(policy),
+        split.value(policy),
+        split.split_again().value(policy),
         float(of_held.mean()),
         float(totals.mean()),
         float(totals.std(ddof=1) / root),
@@ -164,13 +169,19 @@ def spread_on(task: Task, problem: Problem, policy: Policy, plants: Dynamics, ke
 
 @compiled
 def _prior_covs(problem: Problem, policy: Policy) -> tuple[Array, Array]:
-    """V before and after each observation of a prediction from one Gaussian."""
+    """V before and after each observation of a prediction, on average over parts if it is split."""
     predictor, dynamics, ready = problem.predictor, problem.dynamics, policy.map()
 
     def step(carry: Any, t: Array) -> tuple[Any, tuple[Array, Array]]:
         made = predictor.step(carry, t, ready, dynamics)
         return made.following, (carry.cov, made.belief_cov)
 
-    first = predictor.start(problem.initial, dynamics)
-    covs: tuple[Array, Array] = jax.lax.scan(step, first, jnp.arange(problem.steps))[1]
-    return covs
+    def path(first: Any) -> tuple[Array, Array]:
+        covs: tuple[Array, Array] = jax.lax.scan(step, first, jnp.arange(problem.steps))[1]
+        return covs
+
+    if problem.components is None:
+        return path(predictor.start(problem.initial, dynamics))
+    paths = jax.lax.map(path, predictor.starts(problem.initial, dynamics, problem.components))
+    before, after = jax.tree.map(lambda each: jnp.mean(each, axis=0), paths)
+    return before, after
