@@ -139,6 +139,9 @@ DRAWN_PLANTS = 150
 """Plants drawn from the model that policies are compared on. With 60 of them, runs that fail in one of ten were seen
 too rarely."""
 
+JUDGED_SHARES = 2
+"""Shares of these plants that are run apart. They do not depend on the number of workers, so neither do the costs."""
+
 EXPLORATION_EPISODES = 5
 """If policies are selected by prediction: in the first episodes policy search also starts from random policies, and
 predicts from one Gaussian. Later the valley is found, a warm start is enough, and what remains is to get every first
@@ -355,9 +358,9 @@ def _improve(
     if settings.selection != "prediction" and problem.predictor.can_split:
         starts, share, refined, in_parts = JUDGED_STARTS, JUDGED_SPLIT_SHARE, earlier[-JUDGED_EARLIER:], True
         key, of_judge = jax.random.split(key)
-        judge = _judge(task, settings, records, fit, problem, of_judge)
+        judge = _judge(task, settings, records, fit, problem, of_judge, workers)
         if recovery is not None:
-            of_all = _judge_of_all_starts(task, settings, records, fit, problem, of_judge)
+            of_all = _judge_of_all_starts(task, settings, records, fit, problem, of_judge, workers)
             recovery = recovery._replace(judge=of_all)
     else:
         exploring = len(records) < EXPLORATION_EPISODES
@@ -380,13 +383,19 @@ def _improve(
 
 
 def _judge_of_all_starts(
-    task: Task, settings: Settings, records: Sequence[Record], fit: Fit | OnePlant, problem: Problem, key: Array
+    task: Task,
+    settings: Settings,
+    records: Sequence[Record],
+    fit: Fit | OnePlant,
+    problem: Problem,
+    key: Array,
+    workers: Mapper,
 ) -> Judge:
     """The same over all starts that a policy should cope with, weighted."""
     rest = 1 - sum(start.weight for start in task.recover_from)
-    judges = [(rest, _judge(task, settings, records, fit, problem, key))]
+    judges = [(rest, _judge(task, settings, records, fit, problem, key, workers))]
     for start in task.recover_from:
-        judges.append((start.weight, _judge(task.beginning_at(start), settings, records, fit, problem, key)))
+        judges.append((start.weight, _judge(task.beginning_at(start), settings, records, fit, problem, key, workers)))
 
     def judge(policies: Sequence[Policy]) -> np.ndarray:
         totals: np.ndarray = np.sum([weight * np.asarray(each(policies)) for weight, each in judges], axis=0)
@@ -396,7 +405,13 @@ def _judge_of_all_starts(
 
 
 def _judge(
-    task: Task, settings: Settings, records: Sequence[Record], fit: Fit | OnePlant, problem: Problem, key: Array
+    task: Task,
+    settings: Settings,
+    records: Sequence[Record],
+    fit: Fit | OnePlant,
+    problem: Problem,
+    key: Array,
+    workers: Mapper,
 ) -> Judge:
     """The cost on plants drawn from the model: the same plants and the same noise for every policy.
 
@@ -404,18 +419,19 @@ def _judge(
     plant is run twice, and less is charged where there is more to learn (`control.exploration`).
     """
     of_plants, of_runs = jax.random.split(key)
-    plants, keys = draw_many(fit, jax.random.split(of_plants, DRAWN_PLANTS)), jax.random.split(of_runs, DRAWN_PLANTS)
+    plants, keys = jax.random.split(of_plants, DRAWN_PLANTS), jax.random.split(of_runs, DRAWN_PLANTS)
     again = jax.random.split(jax.random.fold_in(of_runs, 1), DRAWN_PLANTS)
     executor = METHODS[settings.method].executor
     left = settings.episodes - 1 - len(records)
+    elsewhere = task.without_plant()
 
     def judge(policies: Sequence[Policy]) -> np.ndarray:
         ready = [executor(policy, fit.dynamics) for policy in policies]
 
         def run(keys: Array) -> np.ndarray:
-            costs = [execution.simulate_samples(task, each, plants, keys).costs for each in ready]
-            totals: np.ndarray = np.asarray(costs) @ task.discount ** np.arange(task.steps + 1)
-            return totals
+            shares = zip(*(np.split(jax.random.key_data(each), JUDGED_SHARES) for each in (plants, keys)), strict=True)
+            found = workers.map(_run_share, [_Share(elsewhere, fit, ready, *share) for share in shares])
+            return np.concatenate(found, axis=1)
 
         totals = run(keys)
         if settings.selection == "index":
@@ -428,6 +444,28 @@ def _judge(
         return totals
 
     return judge
+
+
+class _Share(NamedTuple):
+    """Policies, and some of the plants that they are judged on."""
+
+    task: Task
+    fit: Fit | OnePlant
+    executors: list[PolicyExecutor]
+    plants: np.ndarray
+    """The keys to draw them with, as data: keys themselves cannot be sent."""
+    runs: np.ndarray
+    """The keys to run them with."""
+
+
+def _run_share(share: _Share) -> np.ndarray:
+    """What each policy costs on each plant, discounted."""
+    task, fit, executors = share.task, share.fit, share.executors
+    plants, runs = (jax.random.wrap_key_data(jnp.asarray(each)) for each in (share.plants, share.runs))
+    drawn = draw_many(fit, plants)
+    costs = [execution.simulate_samples(task, each, drawn, runs).costs for each in executors]
+    totals: np.ndarray = np.asarray(costs) @ task.discount ** np.arange(task.steps + 1)
+    return totals
 
 
 def _explore(
@@ -454,7 +492,7 @@ def _explore(
     plant = fit.draw(of_plant) if settings.exploration == "thompson" else mean_function(fit.dynamics)
     tried = _improve(task, settings, records, episode, OnePlant(plant), of_search, workers, on_progress)
     if settings.selection == "index":
-        greedy, other = _judge(task, settings, records, fit, problem, of_judge)([found.policy, tried.policy])
+        greedy, other = _judge(task, settings, records, fit, problem, of_judge, workers)([found.policy, tried.policy])
         if np.mean(greedy) <= np.mean(other):
             return found
     return dataclasses.replace(tried.on(problem), evaluations=found.evaluations + tried.evaluations)

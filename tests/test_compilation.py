@@ -23,6 +23,9 @@ def test_a_run_compiles_each_function_a_handful_of_times(caplog: pytest.LogCaptu
     counts = Counter(name for name in names if name.startswith("_"))
     assert counts["_value_and_gradient"] == 4, "two predictors, and training with 2 trials and with 6"
     assert max(counts.values()) <= 4, counts
+    assert counts["_draw_many"] == 1, "for fits of any evidence, after any number of evaluations"
+    assert counts["_simulate"] <= 3, "episodes of random actions and of a policy, and runs of a promise"
+    assert names.count("scan") <= 4, "loops that are not part of a function: none per episode, or per policy"
 
 
 @float64
@@ -38,7 +41,7 @@ def test_options_that_this_xla_does_not_know_are_left_out(monkeypatch: pytest.Mo
     compilation._known_options.cache_clear()
     monkeypatch.setattr(compilation, "OPTIONS", {"xla_cpu_no_such_option": True})
     try:
-        assert compilation._known_options() is None
+        assert compilation._known_options() == {}
         assert float(compiled(lambda x: x + 1)(jnp.asarray(1.0))) == 2.0
     finally:
         compilation._known_options.cache_clear()

@@ -18,6 +18,7 @@ from bayespilco.control.objective import ExpectedImprovement
 from bayespilco.control.policy import Policy
 from bayespilco.control.problem import Problem
 from bayespilco.control.search import search
+from bayespilco.core.parallel import SERIAL
 from bayespilco.execution import simulate_samples
 from bayespilco.model.posterior_samples import OnePlant, draw_many, mean_function
 from tests import systems
@@ -131,7 +132,7 @@ def test_the_index_lowers_the_cost_of_what_is_not_known(monkeypatch: pytest.Monk
     def judged(fit: object, **changes: object) -> np.ndarray:
         asked = dataclasses.replace(settings, **changes)  # type: ignore[arg-type]
         key = jax.random.key(3)
-        return np.asarray(algorithm._judge(RUN.task, asked, RUN.records, fit, problem, key)(policies))  # type: ignore[arg-type]
+        return np.asarray(algorithm._judge(RUN.task, asked, RUN.records, fit, problem, key, SERIAL)(policies))  # type: ignore[arg-type]
 
     index, last, samples = judged(FIT), judged(FIT, episodes=3), judged(FIT, selection="samples")
     assert index.shape == samples.shape

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import pickle
 from collections.abc import Callable
 from itertools import pairwise
 from types import ModuleType
@@ -319,3 +320,15 @@ def test_a_task_can_begin_elsewhere() -> None:
     start = task.beginning_at(pushed).start
     assert np.array_equal(start.mean, [0.0, 0.0, 0.0, 8.0, 0.0])
     assert np.allclose(np.sqrt(np.diagonal(start.cov)), [0.1, 0.1, 0.4, 3.0, 0.0])
+
+
+def test_a_task_travels_without_its_plant() -> None:
+    """A plant made in a function could not be sent to another process, and nobody there needs it."""
+    task = dataclasses.replace(tasks.spring(), plant=lambda x, u: x, pose=lambda x: None)
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(task)
+    bare = task.without_plant()
+    sent = pickle.loads(pickle.dumps(bare))
+    assert jax.tree.structure(sent) == jax.tree.structure(bare), "what is compiled for one is compiled for the other"
+    with pytest.raises(ValueError, match="plant of the task 'spring' is not in this process"):
+        sent.plant.execute(sent, None, 0)

@@ -190,17 +190,23 @@ def condition(
         inputs, targets, length_scales, signal_variance, noise_variance, slope, offset
     )
     K = kernel(inputs, inputs, length_scales, signal_variance)
-    eye = jnp.eye(inputs.shape[0])
+    residuals = (targets - inputs @ slope.T - offset).T
+    beta, W, L = _solve(K, noise_variance, residuals)
+    _check_solved(beta, W, "the noise_variance")
+    return GaussianProcess(inputs, length_scales, signal_variance, beta, W, slope, offset, root=L)
+
+
+@jax.jit  # a loop that is not part of a compiled function would be compiled at every call
+def _solve(K: Array, noise_variance: Array, residuals: Array) -> tuple[Array, Array, Array]:
+    """`W residual`, `W = (K + noise I)^-1` and the Cholesky factor of what is inverted, per output."""
+    eye = jnp.eye(K.shape[-1])
 
     def one(K: Array, noise: Array, residual: Array) -> tuple[Array, Array, Array]:
         L = jnp.linalg.cholesky(K + noise * eye)
         W = jsl.cho_solve((L, True), eye)
         return W @ residual, W, L
 
-    residuals = (targets - inputs @ slope.T - offset).T
-    beta, W, L = per_output(one, K, noise_variance, residuals)
-    _check_solved(beta, W, "the noise_variance")
-    return GaussianProcess(inputs, length_scales, signal_variance, beta, W, slope, offset, root=L)
+    return per_output(one, K, noise_variance, residuals)
 
 
 @float64

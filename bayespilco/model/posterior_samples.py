@@ -52,10 +52,22 @@ def mean_function(dynamics: Dynamics) -> Dynamics:
     return plant
 
 
+def arrays_of(fit: CanDraw) -> CanDraw:
+    """The fit without what it says in plain numbers. That is about its training, and whatever is compiled for it would
+    be compiled again for every fit."""
+    bare: CanDraw = eqx.filter(fit, eqx.is_array)
+    return bare
+
+
 @float64
-@compiled
 def draw_many(fit: CanDraw, keys: Array) -> Dynamics:
     """A plant for each key: a `Dynamics` whose arrays have a leading axis."""
+    plants: Dynamics = _draw_many(arrays_of(fit), keys)
+    return plants
+
+
+@compiled
+def _draw_many(fit: CanDraw, keys: Array) -> Dynamics:
     return jax.vmap(lambda key: fit.draw(key))(keys)
 
 

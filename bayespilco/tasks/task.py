@@ -49,6 +49,14 @@ class RealPlant(Protocol):
     def execute(self, task: "Task", executor: Any, seed: int) -> Episode: ...
 
 
+@dataclasses.dataclass(frozen=True)
+class AbsentPlant:
+    """Stands in for the plant of a task that was sent to another process, where the model is all that is run."""
+
+    def execute(self, task: "Task", executor: Any, seed: int) -> Episode:
+        raise ValueError(f"The plant of the task {task.name!r} is not in this process, which runs models of it only.")
+
+
 def _pairs(given: Mapping[str, str] | Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     return tuple((str(a), str(b)) for a, b in (given.items() if isinstance(given, Mapping) else given))
 
@@ -497,6 +505,10 @@ class Task(eqx.Module):
                 usual = np.broadcast_to(np.asarray(given), usual.shape)
             sizes.append(as_float64(usual))
         return sizes[0], sizes[1]
+
+    def without_plant(self) -> "Task":
+        """What of a task can always be sent to another process: all but code and data."""
+        return dataclasses.replace(self, plant=AbsentPlant(), pose=None, logged=())
 
     # The same plant with other sensors or delays.
 

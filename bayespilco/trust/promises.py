@@ -21,7 +21,7 @@ from bayespilco.deploy.bridge import episode_rows
 from bayespilco.execution import PolicyExecutor, at_goal, episode_costs, exceeded, simulate_samples
 from bayespilco.model.dynamics import Dynamics
 from bayespilco.model.episode import Episode
-from bayespilco.model.posterior_samples import CanDraw, draw_many
+from bayespilco.model.posterior_samples import CanDraw, arrays_of, draw_many
 from bayespilco.tasks import Task
 from bayespilco.trust.calibration import BAND, central_interval, miss, rank
 
@@ -47,7 +47,8 @@ def sample_runs(task: Task, settings: Settings, record: Record, number: int, par
     """
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(settings.seed), PURPOSE), number)
     plants, runs = (jax.random.split(each, BATCH) for each in jax.random.split(jax.random.fold_in(key, part)))
-    return _simulate(task, METHODS[settings.method].executor, record.policy, record.dynamics, record.fit, plants, runs)
+    executor, fit = METHODS[settings.method].executor, arrays_of(record.fit)
+    return _simulate(task, executor, record.policy, record.dynamics, fit, plants, runs)
 
 
 @compiled
