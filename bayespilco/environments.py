@@ -13,12 +13,14 @@
 To import this module registers `bayespilco/CartPole-v0` and the other tasks with Gymnasium.
 """
 
+import copy
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 try:
@@ -49,14 +51,63 @@ Indices = tuple[int, ...]
 """The same, checked: one index or two."""
 
 
-class EnvironmentPlant:
-    """An environment as a plant, its observations as states, with noise added to them."""
+class Surroundings:
+    """What a task declares around a plant that somebody else moves: late actions, and sensors with all their faults.
 
-    def __init__(self, env: gym.Env, entries: Sequence[Indices], sensor_std: Sequence[float] | np.ndarray) -> None:
+    It keeps all rows of the state: the plant's own, past actions, and what late sensors will report.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.own, self.embedding = len(task.states), task.embedding
+        self._structure, self._sensors = task.structure(), task.true_sensors
+
+    def begin(self, rows: np.ndarray) -> None:
+        self.rows, self.time, self._in_burst = rows, 0, False
+
+    @property
+    def state(self) -> np.ndarray:
+        """The plant's own states."""
+        return self.rows[: self.own]
+
+    def felt(self, u: np.ndarray) -> np.ndarray:
+        """The action that the plant feels when it is given this one."""
+        felt: np.ndarray = np.concatenate([self.rows, u])[list(self._structure.acting)]
+        return felt
+
+    def follow(self, u: np.ndarray, state: np.ndarray) -> None:
+        """A step later, with the plant in this state."""
+        drift = np.asarray(self._structure.drift_at(self.time))
+        following = self._structure.L @ self.rows + self._structure.M @ u + drift
+        following[: self.own] = state
+        self.rows, self.time = following, self.time + 1
+
+    @float64
+    def observe(self, random: np.random.Generator) -> np.ndarray:
+        """What the sensors say; NaN where a sample is lost or not due."""
+        sensors = self._sensors
+        rows = as_float64(self.rows)
+        noise = np.sqrt(np.asarray(sensors.at(rows).noise)) * random.normal(size=sensors.count)
+        z = np.asarray(sensors(rows)) + noise
+        lost = np.zeros(sensors.count, dtype=bool)
+        if any(sensors.dropout):
+            lost = random.uniform(size=sensors.count) < np.array(sensors.dropout)
+        if sensors.bursts is not None:
+            follows = bool(sensors.bursts.following(self._in_burst, random.uniform()))
+            self._in_burst = follows and self.time > 0
+            lost = lost | self._in_burst
+        return np.where(np.asarray(sensors.scheduled(self.time)) & ~lost, z, np.nan)
+
+
+class EnvironmentPlant:
+    """An environment as a plant, its observations as states, with the sensors and the delays that a task declares."""
+
+    around: Surroundings
+
+    def __init__(self, env: gym.Env, entries: Sequence[Indices]) -> None:
         space = env.action_space
         if not isinstance(space, spaces.Box) or not space.is_bounded() or not np.issubdtype(space.dtype, np.floating):
             raise ValueError(f"The actions must be continuous and bounded (a Box of floats); these are {space}.")
-        self.env, self.entries, self.sensor_std = env, entries, np.asarray(sensor_std, dtype=np.float64)
+        self.env, self.entries = env, entries
         low, high = (np.ravel(side).astype(np.float64) for side in (space.low, space.high))
         self.middle, self.limits = (low + high) / 2, (high - low) / 2
         self.start = np.zeros(len(entries))
@@ -64,37 +115,50 @@ class EnvironmentPlant:
         self.next_seed: int | None = None
         self.random = np.random.default_rng()
 
+    def as_declared(self, task: Task) -> "EnvironmentPlant":
+        """The same environment with this task's sensors and delays."""
+        other = copy.copy(self)
+        other.around = Surroundings(task)
+        return other
+
     def seed(self, number: int) -> None:
         self.next_seed = number
         self.random = np.random.default_rng(number)
 
-    def reset(self) -> np.ndarray:
+    def first_state(self) -> np.ndarray:
+        """Where the environment is after a reset."""
         observation, _ = self.env.reset(seed=self.next_seed)
         self.next_seed, self.over = None, ""
-        return self._observe(observation, self.start)
+        return self._state(observation, self.start)
+
+    def reset(self) -> np.ndarray:
+        self.true_state = self.first_state()
+        self.around.begin(self.around.embedding @ self.true_state)
+        return self.around.observe(self.random)
 
     def step(self, action: np.ndarray) -> np.ndarray:
         if self.over:
             raise Stop("limit", self.over)
         space = self.env.action_space
-        applied = np.reshape(action + self.middle, space.shape or ()).astype(space.dtype)
+        applied = np.reshape(self.around.felt(action) + self.middle, space.shape or ()).astype(space.dtype)
         observation, _, terminated, truncated, _ = self.env.step(applied)
         self.over = "the environment terminated" if terminated else "its time was over" if truncated else ""
-        return self._observe(observation, self.true_state)
+        self.true_state = self._state(observation, self.true_state)
+        self.around.follow(action, self.true_state)
+        return self.around.observe(self.random)
 
     def stop(self) -> None:
         """Nothing moves in an environment that is not stepped."""
 
-    def _observe(self, observation: Any, before: np.ndarray) -> np.ndarray:
-        values = np.ravel(observation).astype(np.float64)
-        self.true_state = np.empty(len(self.entries))
+    def _state(self, observation: Any, before: np.ndarray) -> np.ndarray:
+        values, state = np.ravel(observation).astype(np.float64), np.empty(len(self.entries))
         for i, entry in enumerate(self.entries):
             if len(entry) == 1:
-                self.true_state[i] = values[entry[0]]
+                state[i] = values[entry[0]]
             else:  # an angle goes on where it was, and does not jump by a turn
                 angle = np.arctan2(values[entry[0]], values[entry[1]])
-                self.true_state[i] = angle + 2 * np.pi * np.round((before[i] - angle) / (2 * np.pi))
-        return self.true_state + self.sensor_std * self.random.normal(size=len(self.entries))
+                state[i] = angle + 2 * np.pi * np.round((before[i] - angle) / (2 * np.pi))
+        return state
 
 
 @float64
@@ -121,17 +185,19 @@ def task(
             depends on nothing else.
         goal: By state, where it should be and how near is near; or a cost of your own. What is not in it does not
             matter.
-        sensor_std: The noise to add to each state. (Models that are learned here need a little.)
+        sensor_std: The noise to add to each sensor; without `sensors` among the options, each state has one. (Models
+            that are learned here need a little.)
         angles: Which of the states are angles in radians; those given by sine and cosine are anyway.
         steps: Actions per episode; at most, and by default, as many as the environment allows.
         dt: Sampling period in seconds, if the environment does not say.
         initial: The distribution of first states; by default estimated from many resets.
         actions: Names and units.
-        options: Whatever else a `Task` takes, such as `policy_spread`.
+        options: Whatever else a `Task` takes, such as `policy_spread`. Sensors, delays and dropouts that are declared
+            here or later (`task.with_sensors`, say) are simulated around the environment.
     """
     env = gym.make(env) if isinstance(env, str) else env
     names, entries = list(states), _indices(env, states)
-    plant = EnvironmentPlant(env, list(entries.values()), sensor_std)
+    plant = EnvironmentPlant(env, list(entries.values()))
     if unknown := [each for each in angles if each not in names]:
         raise ValueError(f"angles must be among the states, {', '.join(names)}; given {unknown[0]!r}.")
     turning = tuple(i for i, (n, entry) in enumerate(entries.items()) if n in angles or len(entry) == 2)
@@ -160,10 +226,13 @@ def task(
         **options,
     )
     # Only now that all is checked: what is wrong would make the resets fail, without a sentence.
-    initial = initial or _where_it_starts(plant)
+    if initial is None:
+        # If it starts at the same place always, the sensors' noise will do for what a filter does not know.
+        floor = 0.01 * np.asarray(made.true_sensors.noise_of_states(jnp.zeros(made.row_count)))[: len(names)]
+        initial = _where_it_starts(plant, floor)
     plant.start = np.asarray(initial.mean)
     started: Task = eqx.tree_at(lambda task: task.initial, made, initial)
-    return started
+    return started.varied()
 
 
 def _indices(env: gym.Env, states: Mapping[str, Entry]) -> dict[str, Indices]:
@@ -199,16 +268,14 @@ def _component(name: str) -> Component:
     return Component(name, unit.removesuffix("]"))
 
 
-def _where_it_starts(plant: EnvironmentPlant) -> Gaussian:
+def _where_it_starts(plant: EnvironmentPlant, least: np.ndarray) -> Gaussian:
     """Mean and covariance of the first states, of which the very first says near which turn the angles are."""
     first: list[np.ndarray] = []
     for number in range(RESETS):
         plant.seed(number)
-        plant.reset()
-        first.append(plant.true_state)
+        first.append(plant.first_state())
         plant.start = first[0]
-    # If it starts at the same place always, the sensors' noise will do for what a filter does not know.
-    floor = np.diag((0.1 * plant.sensor_std) ** 2)
+    floor = np.diag(least)
     cov = np.cov(first, rowvar=False).reshape(floor.shape) + floor
     return Gaussian(as_float64(np.mean(first, axis=0)), as_float64(cov))
 
@@ -252,7 +319,7 @@ class TaskEnvironment(gym.Env):
         self.metadata = {**self.metadata, "render_fps": max(1, round(1 / self.task.dt))}
         self.action_space = spaces.Box(-1.0, 1.0, (len(self.task.actions),), dtype=np.float64)
         self.observation_space = spaces.Box(-FAR, FAR, (len(self.task.sensed),), dtype=np.float64)
-        self._structure, self._sensors = self.task.structure(), self.task.true_sensors
+        self._around = Surroundings(self.task)
         self._plant, self._cost = float64(jax.jit(self.task.plant)), float64(eqx.filter_jit(self.task.cost))
 
     @float64
@@ -262,13 +329,18 @@ class TaskEnvironment(gym.Env):
         rows = self.task.embedding @ self.np_random.multivariate_normal(mean, cov)
         for row, reference in zip(self.task.reference_rows, self.task.references, strict=True):
             rows[row] = reference.path[0] + reference.std * self.np_random.normal()
-        self.rows, self.time, self._in_burst = rows, 0, False
-        return self._observe(), self._truth(self.task.rest)
+        self._around.begin(rows)
+        return self._around.observe(self.np_random), self._truth(self.task.rest)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """All rows of the state."""
+        return self._around.rows
 
     @property
     def state(self) -> np.ndarray:
         """The plant's own states."""
-        return self.rows[: len(self.task.states)]
+        return self._around.state
 
     @float64
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -277,14 +349,9 @@ class TaskEnvironment(gym.Env):
             names = ", ".join(map(str, self.task.actions))
             raise ValueError(f"An action must be a number from -1 to 1 for each of {names}; given {action}.")
         u = np.asarray(self.task.action_middle + self.task.action_reach * np.clip(action, -1.0, 1.0))
-        felt = np.concatenate([self.rows, u])[list(self._structure.acting)]
-        following = (
-            self._structure.L @ self.rows + self._structure.M @ u + np.asarray(self._structure.drift_at(self.time))
-        )
-        following[: len(self.task.states)] = self._plant(self.state, felt)
-        self.rows, self.time = following, self.time + 1
+        self._around.follow(u, np.asarray(self._plant(self.state, self._around.felt(u))))
         truth = self._truth(u)
-        return self._observe(), 1.0 - truth["cost"], False, False, truth
+        return self._around.observe(self.np_random), 1.0 - truth["cost"], False, False, truth
 
     def render(self) -> Any:
         if self.render_mode is None:
@@ -292,20 +359,6 @@ class TaskEnvironment(gym.Env):
         from bayespilco.report.poses import picture
 
         return picture(self.task, self.state, around=np.stack([self.state, np.asarray(self.task.initial.mean)]))
-
-    @float64
-    def _observe(self) -> np.ndarray:
-        """What the sensors say; NaN where a sample is lost or not due."""
-        sensors = self._sensors
-        here = sensors.at(as_float64(self.rows))
-        noise = np.sqrt(np.asarray(here.noise)) * self.np_random.normal(size=sensors.count)
-        z = np.asarray(sensors(as_float64(self.rows))) + noise
-        lost = self.np_random.uniform(size=sensors.count) < np.array(sensors.dropout or np.zeros(sensors.count))
-        if sensors.bursts is not None:
-            follows = bool(sensors.bursts.following(self._in_burst, self.np_random.uniform()))
-            self._in_burst = follows and self.time > 0
-            lost = lost | self._in_burst
-        return np.where(np.asarray(sensors.scheduled(self.time)) & ~lost, z, np.nan)
 
     def _truth(self, action: Any) -> dict[str, Any]:
         cost = self._cost(as_float64(np.concatenate([self.rows, np.asarray(action)])))

@@ -2,6 +2,7 @@
 
     pip install 'bayespilco[gym]'
     python examples/inverted_pendulum.py --seed 0 --out runs/inverted-pendulum-0
+    python examples/inverted_pendulum.py --seed 0 --positions --out runs/by-positions-0
 
 After each episode the controller is tried for the environment's whole length, 1000 steps, of which each is worth 1.
 These trials are not learned from. When two controllers in a row stay up in all of them, learning ends. What they came
@@ -20,8 +21,8 @@ from bayespilco.deploy.rig import Rig
 TRIALS, STEPS = 5, 1000
 
 
-def make() -> environments.Task:
-    return environments.task(
+def make(positions_only: bool = False) -> environments.Task:
+    task = environments.task(
         "InvertedPendulum-v5",
         states={
             "cart position [m]": 0,
@@ -34,7 +35,9 @@ def make() -> environments.Task:
         sensor_std=[0.01, 0.01, 0.1, 0.1],
         steps=50,
         policy_kind="linear",
+        rates={"cart position": "cart velocity", "pole angle": "pole angular velocity"},
     )
+    return task.with_sensors(["cart position", "pole angle"]) if positions_only else task
 
 
 def trials(run: Run) -> list[int]:
@@ -53,6 +56,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=10)
     parser.add_argument("--points", type=int, default=Settings.points)
     parser.add_argument("--evaluations", type=int, default=Settings.evaluations)
+    parser.add_argument("--positions", action="store_true", help="no sensors of velocities")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     startup.keep_compiled_code()
@@ -66,7 +70,7 @@ def main() -> None:
         return all(each == STEPS for trials in returns[-2:] for each in trials) and len(returns) > 1
 
     settings = {name: getattr(arguments, name) for name in ("episodes", "seed", "points", "evaluations")}
-    learn(make(), **settings, out=arguments.out, callbacks=[try_it])
+    learn(make(arguments.positions), **settings, out=arguments.out, callbacks=[try_it])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Gymnasium's environments are tasks, and the tasks here are environments that pass its checks without a warning."""
 
+import dataclasses
 import importlib.util
 import os
 import subprocess
@@ -20,6 +21,7 @@ from gymnasium.utils.env_checker import check_env
 from bayespilco import Gaussian, environments, execute, tasks
 from bayespilco.core.precision import as_float64
 from bayespilco.execution import RandomActions, execute_many
+from bayespilco.tasks import Sensor
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "inverted_pendulum.py"
 NAMES = {name: f"bayespilco/{''.join(map(str.capitalize, name.split('-')))}-v0" for name in tasks.TASKS}
@@ -116,6 +118,55 @@ def test_episodes_of_an_environment() -> None:
     assert 0.003 < errors.std() < 0.03
     again = execute_many(task, RandomActions(task.action_limits), key[None])
     assert np.array_equal(again.observations[0], z, equal_nan=True), "the same key, the same chance"
+
+
+class Cart(gym.Env):
+    """A cart on a rail, pushed; it says its position and its speed."""
+
+    action_space = spaces.Box(-1.0, 1.0, (1,), dtype=np.float64)
+    observation_space = spaces.Box(-9.0, 9.0, (2,), dtype=np.float64)
+    dt = 0.1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.rows = 0.1 * self.np_random.normal(size=2)
+        return self.rows, {}
+
+    def step(self, action: Any) -> Any:
+        self.rows = self.rows + 0.1 * np.array([self.rows[1], float(action[0])])
+        return self.rows, 0.0, False, False, {}
+
+
+def test_an_environment_has_the_sensors_and_delays_that_its_task_declares() -> None:
+    """Whichever way they are declared: by the options, or later."""
+    given: dict[str, Any] = {
+        "states": {"position [m]": 0, "speed [m/s]": 1},
+        "goal": {"position [m]": (0.0, 0.3)},
+        "rates": {"position": "speed"},
+        "steps": 200,
+    }
+    everything = environments.task(Cart(), **given, sensor_std=[0.01, 0.2])
+    assert everything.plant is not everything.with_noise(2.0).plant, "each task has a plant of its own"
+    declared = environments.task(
+        Cart(), **given, sensor_std=[0.01], sensors=(Sensor("position", "m", "position", dropout=0.3),), action_delay=2
+    )
+    later = everything.varied(sensors=["position"], delay=2, dropout=0.3)
+    for task in (
+        declared,
+        later,
+        dataclasses.replace(everything, sensors=later.sensors, sensor_std=[0.01], action_delay=2),
+    ):
+        assert np.allclose(task.initial.cov, everything.initial.cov, atol=5e-4), "the hidden speed too"
+        episode = execute(task, RandomActions(task.action_limits), jax.random.key(1))
+        x, u, z = (np.asarray(part) for part in (episode.states, episode.actions, episode.observations))
+        assert z.shape == (201, 1) and x.shape == (201, 2)
+        assert 35 < np.isnan(z).sum() < 85
+        assert 0.007 < np.nanstd(z[:, 0] - x[:, 0]) < 0.013
+        assert np.allclose(np.diff(x[2:, 1]), 0.1 * u[:-2, 0]), "two steps late"
+        assert np.allclose(np.diff(x[:3, 1]), 0.0)
+    twice = execute(everything.with_noise(2.0), RandomActions(task.action_limits), jax.random.key(1))
+    errors = np.std(np.asarray(twice.observations) - np.asarray(twice.states), axis=0)
+    assert np.allclose(errors, [0.02, 0.4], rtol=0.3)
 
 
 @pytest.mark.parametrize(

@@ -682,10 +682,10 @@ def test_infinity_is_beyond_any_limit() -> None:
 @pytest.mark.parametrize(
     ("samples", "names", "reason", "observations"),
     [
-        (([0.0, 0.1], [0.0, 0.1], [0.0, 0.1, 0.2]), NAMES, "one entry per state (2); the plant gave shape (3,)", 2),
-        (([0.0, 0.1], [0.0, 0.1], 0.0), {}, "one entry per state (2); the plant gave shape ()", 2),
-        (([0.0, 0.1, 0.2],), NAMES, "one entry per state (2); the plant gave shape (3,)", 0),
-        ((0.0,), {}, "one entry per state; the plant gave shape ()", 0),
+        (([0.0, 0.1], [0.0, 0.1], [0.0, 0.1, 0.2]), NAMES, "one entry per sensor (2); the plant gave shape (3,)", 2),
+        (([0.0, 0.1], [0.0, 0.1], 0.0), {}, "one entry per sensor (2); the plant gave shape ()", 2),
+        (([0.0, 0.1, 0.2],), NAMES, "one entry per sensor (2); the plant gave shape (3,)", 0),
+        ((0.0,), {}, "one entry per sensor; the plant gave shape ()", 0),
     ],
 )
 def test_a_sample_of_another_shape_spoils_neither_recording_nor_log(

@@ -241,9 +241,12 @@ def test_the_plant_draws_the_noise_of_where_it_is() -> None:
 
     environment, far = TaskEnvironment(of), []
     environment.reset(seed=0)
-    environment.rows = np.array([-0.9, 0.3])
+    environment._around.rows = np.array([-0.9, 0.3])
     for _ in range(2000):
-        far.append((environment._observe()[0] - (-0.9 + 0.2)) / (0.02 * np.sqrt(relative(environment.rows))))
+        far.append(
+            (environment._around.observe(environment.np_random)[0] - (-0.9 + 0.2))
+            / (0.02 * np.sqrt(relative(environment.rows)))
+        )
     Sampled.of(np.square(far)).assert_agrees(1.0, "environment")
 
 

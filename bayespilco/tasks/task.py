@@ -525,7 +525,7 @@ class Task(eqx.Module):
         task = task if delay is None else task.with_delay(delay)
         task = task if dropout is None else task.with_dropout(dropout)
         task = task if bursts is None else dataclasses.replace(task, bursts=bursts)
-        return task if noise is None else task.with_noise(noise)
+        return (task if noise is None else task.with_noise(noise))._on_its_plant()
 
     def with_sensors(self, names: Sequence[str]) -> "Task":
         """The task with only these of its sensors."""
@@ -546,7 +546,7 @@ class Task(eqx.Module):
     def with_dropout(self, probability: float) -> "Task":
         """The task with sensors that lose samples at random, each on its own."""
         lossy = tuple(dataclasses.replace(sensor, dropout=float(probability)) for sensor in self.sensed)
-        return dataclasses.replace(self, sensors=lossy)
+        return dataclasses.replace(self, sensors=lossy)._on_its_plant()
 
     def with_noise(self, factor: float) -> "Task":
         """The task with this many times the sensor noise."""
@@ -554,7 +554,7 @@ class Task(eqx.Module):
             raise ValueError(f"Task {self.name!r} has a real plant: its sensors' noise cannot be changed.")
         if not 0 < factor < np.inf:
             raise ValueError(f"The sensor noise can be multiplied by a positive number; given {factor}.")
-        return dataclasses.replace(self, sensor_std=as_float64(factor * np.asarray(self.sensor_std)))
+        return dataclasses.replace(self, sensor_std=as_float64(factor * np.asarray(self.sensor_std)))._on_its_plant()
 
     def with_limits(self, limits: Mapping[str, Any] | Sequence[Any]) -> "Task":
         """The task with other limits of its states."""
@@ -569,7 +569,13 @@ class Task(eqx.Module):
         except KeyError as gone:
             what = old[int(gone.args[0])]
             raise ValueError(f"Task {self.name!r}: its cost is of {what!r}, which would be gone.") from None
-        return dataclasses.replace(self, cost=cost, **changes)
+        return dataclasses.replace(self, cost=cost, **changes)._on_its_plant()
+
+    def _on_its_plant(self) -> "Task":
+        """The task on a plant that does what it declares, if the plant is one that can (an environment)."""
+        if not isinstance(self.plant, RealPlant) or not hasattr(self.plant, "as_declared"):
+            return self
+        return dataclasses.replace(self, plant=self.plant.as_declared(self))
 
     def _components(self, changes: dict[str, Any]) -> list[str]:
         """What each component of `[x, u]` is, in a word, after changes of fields."""

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -117,11 +117,16 @@ class Rig:
                 self._keep(recording, states, actions)
         return recording
 
+    def as_declared(self, task: Any) -> "Rig":
+        """The rig with its plant as a task declares it, if the plant is simulated and can be (`environments`)."""
+        declared = getattr(self.plant, "as_declared", None)
+        return self if declared is None else replace(self, plant=declared(task))
+
     def execute(self, task: Any, executor: Any, seed: int) -> Any:
         """One episode of learning (by `deploy.bridge`, which needs JAX): a rig can be the plant of a task."""
         from bayespilco.deploy import bridge
 
-        return bridge.execute(task, self, executor, seed)
+        return bridge.execute(task, self.as_declared(task), executor, seed)
 
     def _checked_size(self, dt: float, steps: int, states: Sequence[str]) -> int | None:
         """The number of states, if it is known already. What does not fit is refused before the plant moves."""

@@ -7,7 +7,7 @@ import numpy as np
 
 @runtime_checkable
 class Plant(Protocol):
-    """What is controlled. An observation has one entry per state, NaN where it is missing. None: all are missing.
+    """What is controlled. An observation has one entry per sensor, NaN where it is missing. None: all are missing.
 
     Three further methods are used if they exist. `stop()` is called at the end, in place of a step with the rest action
     of the agent. `rest_at(action)` is called before each `reset`, and tells the plant that action. `seed(number)` is

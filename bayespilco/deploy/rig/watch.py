@@ -58,7 +58,9 @@ class Watch:
         z = np.full(size or 0, np.nan) if sample is None else np.array(sample, dtype=np.float64)
         if z.ndim != 1 or (size is not None and len(z) != size):
             known = "" if size is None else f" ({size})"
-            raise Stop("failed", f"an observation must have one entry per state{known}; the plant gave shape {z.shape}")
+            raise Stop(
+                "failed", f"an observation must have one entry per sensor{known}; the plant gave shape {z.shape}"
+            )
         return z
 
     def _require_within_limits(self, z: np.ndarray) -> None:
