@@ -169,7 +169,6 @@ def search(
         raise ValueError("A policy search needs a policy to start from: give `earlier` or `random` ones.")
     # Whoever is judged needs half the budget to show what it is worth. The winner gets the other half, or the splits.
     contest = evaluations if judge is None else max(evaluations // 2, 1)
-    descents = _first_descents(problem, earlier, random, evaluations, contest, workers)
     can_split = split_evaluations > 0 and problem.predictor.can_split
     numbers = range(SPLITS * round_number, SPLITS * (round_number + 1))
     splits = [problem.split(number) for number in numbers] if can_split else []
@@ -177,15 +176,10 @@ def search(
         recovery = None
     challenged = judge is not None and bool(earlier) and bool(random)
     refinements = 1 + challenged + (recovery is not None)
-    progress = _Progress(len(descents) + refinements * len(splits), on_progress)
-
-    def watched(descent: _Descent) -> Improvement:
-        found = _descend(descent, progress.within(contest))
-        progress.finished += 1
-        return found
-
-    found = workers.map(_descend, descents, watched)
-    progress.finished = len(descents)
+    descents = bool(earlier) + bool(random) + bool(earlier and random)
+    progress = _Progress(descents + refinements * len(splits), on_progress)
+    found = _first_descents(problem, earlier, random, evaluations, contest, workers, progress)
+    progress.finished = descents
     if judge is not None:
         others = evaluations - contest
         fresh = found[1] if challenged else None
@@ -205,20 +199,29 @@ def _first_descents(
     evaluations: int,
     narrow: int,
     workers: Mapper,
-) -> "list[_Descent]":
+    progress: "_Progress",
+) -> list[Improvement]:
     """The searches on one Gaussian: see the list in `search`. Each has `narrow` evaluations of the narrow problem."""
+
+    def watched(descent: _Descent) -> Improvement:
+        if descent.stages[-1][0] is not problem:
+            return _descend(descent)
+        found = _descend(descent, progress.within(narrow))
+        progress.finished += 1
+        return found
+
     wide, third = problem.widened(WIDENING), max(evaluations // 3, 1)
-    descents: list[_Descent] = []
-    if earlier:
-        descents.append(_Descent(min(earlier, key=problem.value), [(problem, narrow)]))
-    if random:
-        easy = wide._replace(predictor=MostLikely())
-        begun = workers.map(_descend, [_Descent(policy, [(easy, evaluations)]) for policy in random])
-        most_promising = min((each.policy for each in begun), key=wide.value)
-        descents.append(_Descent(most_promising, [(wide, third), (problem, narrow)]))
-        if earlier:
-            descents.append(_Descent(earlier[-1], [(wide, third), (problem, narrow)]))
-    return descents
+    easy = wide._replace(predictor=MostLikely())
+    # Who waits for the random policies may as well improve the best earlier one.
+    at_once = [_Descent(min(earlier, key=problem.value), [(problem, narrow)])] if earlier else []
+    begun = workers.map(_descend, [*at_once, *(_Descent(policy, [(easy, evaluations)]) for policy in random)], watched)
+    found, tried = begun[: len(at_once)], begun[len(at_once) :]
+    if not random:
+        return found
+    starts = [min((each.policy for each in tried), key=wide.value), *earlier[-1:]]
+    return found + workers.map(
+        _descend, [_Descent(each, [(wide, third), (problem, narrow)]) for each in starts], watched
+    )
 
 
 def _judged(

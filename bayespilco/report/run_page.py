@@ -12,20 +12,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayespilco.algorithm import METHODS, Record
+from bayespilco.algorithm import Record
 from bayespilco.core.precision import float64
-from bayespilco.execution import simulate_samples
 from bayespilco.model.episode import Episode
-from bayespilco.model.posterior_samples import draw_many
 from bayespilco.report.page import assemble
 from bayespilco.report.unseen import Beliefs, beliefs, errors, filter_of
 from bayespilco.runs import Run
 from bayespilco.tasks import Task
+from bayespilco.trust.promises import BATCH, sample_runs
 from bayespilco.version import VERSION
 
 SCRIPTS = ("canvas.js", "charts.js", "live.js", "report.js")
 STYLES = ("style.css", "report.css")
-SAMPLES = 40
+SAMPLES = BATCH
 """Plants drawn from the model for each sampled prediction."""
 PATHS = 5
 """Of these, and of the executions of the final policy, so many are drawn one by one."""
@@ -266,13 +265,11 @@ def _predicted(task: Task, record: Record) -> dict[str, Any]:
 
 
 def _sampled(run: Run, record: Record, number: int, samples: int) -> dict[str, Any] | None:
-    """By executing the policy on plants drawn from the model."""
+    """By executing the policy on plants drawn from the model: the runs that a promise is made of."""
     if not samples:
         return None
-    executor = METHODS[run.method].executor(record.policy, record.dynamics)
-    key = jax.random.fold_in(jax.random.key(run.settings.seed), 2**24 + number)
-    draws, runs = (jax.random.split(each, samples) for each in jax.random.split(key))
-    drawn = simulate_samples(run.task, executor, draw_many(record.fit, draws), runs)
+    parts = [sample_runs(run.task, run.settings, record, number - 1, part) for part in range(-(-samples // BATCH))]
+    drawn: Episode = jax.tree.map(lambda *each: np.concatenate(each)[:samples], *parts)
 
     def band(values: Any) -> dict[str, Any]:
         values = np.asarray(values)
