@@ -91,6 +91,45 @@ def test_what_a_dead_helper_had_is_done_here() -> None:
         assert len(pool._helpers) == 1
 
 
+UNGUARDED = """
+import warnings
+from bayespilco import learn
+from bayespilco.deploy.rig import Rig
+{before}
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    run = learn("spring", episodes=2, points=6, evaluations=2, workers=2, out="run", force=True)
+print(len(run.records), *[warning.message for warning in caught if "helper" in str(warning.message)], sep="\\n")
+"""
+RUNS_A_PLANT = """
+class Plant:
+    def reset(self): return [0.0]
+    def step(self, action): return [0.0]
+class Agent:
+    limits = [1.0]
+    def reset(self): pass
+    def act(self, z): return [0.0]
+try:
+    print(Rig(Plant(), realtime=False).run(Agent(), dt=0.1, steps=2).ended, flush=True)
+except ValueError as error:
+    print(error, flush=True)
+"""
+
+
+@pytest.mark.parametrize(("before", "first", "what"), [("", "2", "learn"), (RUNS_A_PLANT, "finished", "run the plant")])
+def test_a_script_without_a_guard_does_nothing_twice(before: str, first: str, what: str, tmp_path: Path) -> None:
+    """Its helpers import it. They must not move the plant, nor replace the run; and learning goes on without them."""
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED.format(before=before))
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == first and lines[-2] == "2", done.stdout
+    assert "this process goes on alone" in lines[-1] and "__name__" in lines[-1]
+    assert done.stderr.count(f"A helper process was about to {what} as well") == 1
+    assert "Traceback" not in done.stderr
+
+
 def test_a_policy_search_finds_the_same_with_helpers() -> None:
     run = small_run(2)
     task, dynamics = run.task, run.dynamics

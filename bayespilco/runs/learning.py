@@ -17,6 +17,7 @@ from bayespilco import algorithm, execution, interrupts
 from bayespilco.algorithm import OnProgress, Progress, Records, Settings
 from bayespilco.core.checks import unknown_name
 from bayespilco.deploy import bridge as deployment
+from bayespilco.deploy.rig.permission import require_main
 from bayespilco.runs.certifying import Certifier
 from bayespilco.runs.config import Config
 from bayespilco.runs.directory import RunDirectory
@@ -75,6 +76,7 @@ def learn(
             a script needs `if __name__ == "__main__":` around what it does.
         thresholds: When a trial is a GO. With `Thresholds(stop_unless_go=True)` learning stops before one that is not.
     """
+    require_main("learn")
     thresholds = Thresholds() if thresholds is None else thresholds
     found = find_task(task)
     if from_data is not None:
@@ -117,6 +119,7 @@ def resume(
         workers: As for `learn`.
         thresholds: When a trial is a GO; by default as at first.
     """
+    require_main("resume a run")
     with RunDirectory.open(path, find_task(task) if task is not None else None) as directory:
         if other := directory.config.other_version(directory.path):
             warnings.warn(other, stacklevel=2)

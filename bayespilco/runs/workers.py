@@ -8,8 +8,10 @@ depend on who helps.
 import contextlib
 import multiprocessing
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -75,10 +77,22 @@ class WorkerPool:
                     found[number] = helper.answer()
                     idle.append(helper)
                 except EOFError:  # killed, perhaps for want of memory: its item is done here
+                    if not helper.began:
+                        self._go_on_alone()
                     helper.end()
                     self._helpers.remove(helper)
                     waiting.append((number, items[number]))
         return [found[number] for number in range(len(items))]
+
+    def _go_on_alone(self) -> None:
+        """What keeps one helper from beginning keeps the next one too."""
+        if self.size > 1:
+            self.size = 1
+            warnings.warn(
+                "A helper process ended before it could begin, so this process goes on alone: the result will be the "
+                'same, but later. A script with workers needs `if __name__ == "__main__":` around what it does.',
+                stacklevel=2,
+            )
 
     def _ready(self, wanted: int) -> "list[_Helper]":
         while len(self._helpers) < min(self.size - 1, wanted):
@@ -96,7 +110,8 @@ class _Helper:
         context = multiprocessing.get_context("spawn")  # a fork would inherit threads of JAX that are no longer there
         self._pipe, theirs = context.Pipe()
         cache = {name: getattr(jax.config, name) for name in _CACHE}
-        self._process = context.Process(target=_serve, args=(theirs, cache), name="helper", daemon=True)
+        self._began = context.Event()
+        self._process = context.Process(target=_serve, args=(theirs, cache, self._began), name="helper", daemon=True)
         with interrupts.withheld():
             self._process.start()
         theirs.close()
@@ -104,6 +119,11 @@ class _Helper:
     def ask(self, function: Callable[[Any], Any], item: Any) -> None:
         with contextlib.suppress(BrokenPipeError):  # it has ended: asking for its answer will say so
             self._pipe.send((function, item))
+
+    @property
+    def began(self) -> bool:
+        """Whether it ever got as far as to wait for work."""
+        return self._began.is_set()
 
     @property
     def has_answered(self) -> bool:
@@ -126,9 +146,10 @@ class _Helper:
 
 
 @float64
-def _serve(pipe: Connection, cache: dict[str, Any]) -> None:
+def _serve(pipe: Connection, cache: dict[str, Any], began: Event) -> None:
     import jax
 
+    began.set()
     threading.Thread(target=end_with_parent, daemon=True).start()
     for name, value in cache.items():
         jax.config.update(name, value)

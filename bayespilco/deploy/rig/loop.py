@@ -12,7 +12,7 @@ import numpy as np
 from bayespilco.deploy import logs
 from bayespilco.deploy.rig.agents import ActionRange
 from bayespilco.deploy.rig.pacing import monotonic
-from bayespilco.deploy.rig.permission import require_go
+from bayespilco.deploy.rig.permission import require_go, require_main
 from bayespilco.deploy.rig.protocols import Agent, Plant
 from bayespilco.deploy.rig.recording import Recording, Stop
 from bayespilco.deploy.rig.signals import Ending
@@ -83,6 +83,7 @@ class Rig:
             seed: For a plant that draws random numbers.
             learning: Whether the agent's model is still poor: then the episode goes on if it is `lost`.
         """
+        require_main("run the plant")
         if self.certificate is not None:
             require_go(self.certificate, agent)
         required, lost = tuple(getattr(agent, "required", ())), 0 if learning else self.lost

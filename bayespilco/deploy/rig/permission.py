@@ -1,13 +1,27 @@
-"""Permission to start: a rig that was given a certificate runs only what the certificate calls a GO.
+"""Permission to start: not in a helper process, and with a certificate only what the certificate calls a GO.
 
-The file is `certificate.json`, as `bayespilco check` and `bayespilco learn` write it. It names its controller by a
-fingerprint, so that no other controller can run under it.
+The certificate is `certificate.json`, as `bayespilco check` and `bayespilco learn` write it. It names its controller by
+a fingerprint, so that no other controller can run under it.
 """
 
 import json
+import multiprocessing
 from pathlib import Path
 
 from bayespilco.deploy.rig.protocols import Agent
+
+
+def require_main(what: str) -> None:
+    """End a process that is there to help, and is about to do what the program does itself.
+
+    A helper process imports the program that it helps. If that is a script without a guard, the helper would run it
+    again: two of them would move one plant.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(
+            f"A helper process was about to {what} as well, and has ended. Put what the script does under "
+            '`if __name__ == "__main__":`, because helper processes import the script.'
+        )
 
 
 def require_go(path: Path | str, agent: Agent) -> None:
