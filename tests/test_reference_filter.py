@@ -194,6 +194,9 @@ class Original(Predictor):
     def starts(self, initial: Gaussian, dynamics: Dynamics, points: jax.Array) -> Joint:
         raise NotImplementedError
 
+    def parts(self, carry: Joint, points: jax.Array) -> Joint:
+        raise NotImplementedError
+
 
 @jacobian
 def one_step(

@@ -81,6 +81,9 @@ class Original(Predictor):
     def starts(self, initial: Gaussian, dynamics: Dynamics, points: jax.Array) -> Gaussian:
         raise NotImplementedError
 
+    def parts(self, carry: Gaussian, points: jax.Array) -> Gaussian:
+        raise NotImplementedError
+
 
 def choose(gaussian: Gaussian, which: list[int]) -> Gaussian:
     return Gaussian(gaussian.mean[np.asarray(which)], gaussian.cov[np.ix_(which, which)])

@@ -11,7 +11,6 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Event
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -110,11 +109,12 @@ class _Helper:
         context = multiprocessing.get_context("spawn")  # a fork would inherit threads of JAX that are no longer there
         self._pipe, theirs = context.Pipe()
         cache = {name: getattr(jax.config, name) for name in _CACHE}
-        self._began = context.Event()
-        self._process = context.Process(target=_serve, args=(theirs, cache, self._began), name="helper", daemon=True)
+        self._hello, their_hello = context.Pipe(duplex=False)
+        self._process = context.Process(target=_serve, args=(theirs, their_hello, cache), name="helper", daemon=True)
         with interrupts.withheld():
             self._process.start()
         theirs.close()
+        their_hello.close()
 
     def ask(self, function: Callable[[Any], Any], item: Any) -> None:
         with contextlib.suppress(BrokenPipeError):  # it has ended: asking for its answer will say so
@@ -122,8 +122,11 @@ class _Helper:
 
     @property
     def began(self) -> bool:
-        """Whether it ever got as far as to wait for work."""
-        return self._began.is_set()
+        """Whether it ever got as far as to wait for work: asked of one that has ended."""
+        try:
+            return bool(self._hello.recv())
+        except (EOFError, ConnectionResetError):
+            return False
 
     @property
     def has_answered(self) -> bool:
@@ -143,13 +146,15 @@ class _Helper:
         self._process.kill()
         self._process.join()
         self._pipe.close()
+        self._hello.close()
 
 
 @float64
-def _serve(pipe: Connection, cache: dict[str, Any], began: Event) -> None:
+def _serve(pipe: Connection, hello: Connection, cache: dict[str, Any]) -> None:
     import jax
 
-    began.set()
+    with contextlib.suppress(BrokenPipeError):  # whoever it was to help has ended
+        hello.send(True)
     threading.Thread(target=end_with_parent, daemon=True).start()
     for name, value in cache.items():
         jax.config.update(name, value)
