@@ -358,10 +358,13 @@ def _improve(
     if settings.selection != "prediction" and problem.predictor.can_split:
         starts, share, refined, in_parts = JUDGED_STARTS, JUDGED_SPLIT_SHARE, earlier[-JUDGED_EARLIER:], True
         key, of_judge = jax.random.split(key)
-        judge = _judge(task, settings, records, fit, problem, of_judge, workers)
+
+        def judge_of(task: Task) -> Judge:
+            return _judge(task, settings, records, fit, problem, of_judge, workers)
+
+        judge = judge_of(task)
         if recovery is not None:
-            of_all = _judge_of_all_starts(task, settings, records, fit, problem, of_judge, workers)
-            recovery = recovery._replace(judge=of_all)
+            recovery = recovery._replace(judge=_judge_of_all_starts(task, judge_of))
     else:
         exploring = len(records) < EXPLORATION_EPISODES
         stuck = bool(records) and records[-1].predicted_cost > RESTART_THRESHOLD * problem.worst
@@ -382,20 +385,11 @@ def _improve(
     )
 
 
-def _judge_of_all_starts(
-    task: Task,
-    settings: Settings,
-    records: Sequence[Record],
-    fit: Fit | OnePlant,
-    problem: Problem,
-    key: Array,
-    workers: Mapper,
-) -> Judge:
+def _judge_of_all_starts(task: Task, judge_of: Callable[[Task], Judge]) -> Judge:
     """The same over all starts that a policy should cope with, weighted."""
     rest = 1 - sum(start.weight for start in task.recover_from)
-    judges = [(rest, _judge(task, settings, records, fit, problem, key, workers))]
-    for start in task.recover_from:
-        judges.append((start.weight, _judge(task.beginning_at(start), settings, records, fit, problem, key, workers)))
+    others = [(start.weight, judge_of(task.beginning_at(start))) for start in task.recover_from]
+    judges = [(rest, judge_of(task)), *others]
 
     def judge(policies: Sequence[Policy]) -> np.ndarray:
         totals: np.ndarray = np.sum([weight * np.asarray(each(policies)) for weight, each in judges], axis=0)

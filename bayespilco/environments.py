@@ -14,6 +14,7 @@ To import this module registers `bayespilco/CartPole-v0` and the other tasks wit
 """
 
 import copy
+import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
@@ -232,7 +233,7 @@ def task(
         initial = _where_it_starts(plant, floor)
     plant.start = np.asarray(initial.mean)
     started: Task = eqx.tree_at(lambda task: task.initial, made, initial)
-    return started.varied()
+    return dataclasses.replace(started, plant=Rig(plant.as_declared(started), realtime=False))
 
 
 def _indices(env: gym.Env, states: Mapping[str, Entry]) -> dict[str, Indices]:

@@ -77,9 +77,10 @@ def main() -> None:
     plant = task.with_delay(given.delay)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     lines = given.out.read_text().splitlines() if given.out.exists() else []
-    ends = {json.loads(line)["seed"] for line in lines if json.loads(line)["seconds"] >= given.episodes * 2.0}
-    given.out.write_text("".join(f"{line}\n" for line in lines if json.loads(line)["seed"] in ends))
-    for seed in set(range(given.seeds)) - ends:
+    whole = round(given.episodes * plant.steps * float(plant.dt), 6)
+    finished = {json.loads(line)["seed"] for line in lines if json.loads(line)["seconds"] >= whole}
+    given.out.write_text("".join(f"{line}\n" for line in lines if json.loads(line)["seed"] in finished))
+    for seed in sorted(set(range(given.seeds)) - finished):
         settings = Settings(episodes=given.episodes, seed=seed)
 
         def note(records: Records, settings: Settings = settings) -> None:

@@ -164,9 +164,13 @@ def test_an_environment_has_the_sensors_and_delays_that_its_task_declares() -> N
         assert 0.007 < np.nanstd(z[:, 0] - x[:, 0]) < 0.013
         assert np.allclose(np.diff(x[2:, 1]), 0.1 * u[:-2, 0]), "two steps late"
         assert np.allclose(np.diff(x[:3, 1]), 0.0)
-    twice = execute(everything.with_noise(2.0), RandomActions(task.action_limits), jax.random.key(1))
+    twice = execute(everything.with_noise(2.0), RandomActions(everything.action_limits), jax.random.key(1))
     errors = np.std(np.asarray(twice.observations) - np.asarray(twice.states), axis=0)
     assert np.allclose(errors, [0.02, 0.4], rtol=0.3)
+    slow = (Sensor("position", "m", "position"), Sensor("late", "m", "position", delay=2, period=2))
+    late = dataclasses.replace(everything, sensors=slow, sensor_std=[1e-6, 1e-6])
+    z = np.asarray(execute(late, RandomActions(everything.action_limits), jax.random.key(1)).observations)
+    assert np.isnan(z[1::2, 1]).all() and np.allclose(z[2::2, 1], z[:-2:2, 0], atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from bayespilco import Episode, Gaussian, Record, Run, SaturatingCost, Settings, Task, learn, resume, runs, tasks
 from bayespilco.cli import main
 from bayespilco.deploy.controller import Controller
+from bayespilco.execution import RandomActions, execute_many
 from bayespilco.experiments.comparison import Study, find_study_task
 from bayespilco.experiments.reproduce import claim
 from bayespilco.runs import plain
@@ -362,3 +365,16 @@ def test_a_study_of_ones_own_task(replayed: None, tmp_path: Path) -> None:
         claim(study, Path("study"))
     with pytest.raises(ValueError, match="Did you mean 'spring'"):
         Study("mine.py:sprnig")
+
+
+def test_a_real_plant_whose_noise_is_unknown_is_read_back() -> None:
+    """Its run can be loaded, exported and drawn without it; only to run it takes the plant."""
+
+    class Machine:
+        def execute(self, task: Any, executor: Any, seed: int) -> Any: ...
+
+    task = dataclasses.replace(tasks.spring(), name="mine", plant=Machine(), sensor_std=None)
+    known = plain.read_task(plain.task_text(task)).task
+    assert known.plant == plain.MissingPlant() and known.sensor_std is None
+    with pytest.raises(ValueError, match="cannot be run: this run has no plant equation: give --task"):
+        execute_many(known, RandomActions(known.action_limits), jax.random.split(jax.random.key(0), 1))

@@ -330,5 +330,5 @@ def test_a_task_travels_without_its_plant() -> None:
     bare = task.without_plant()
     sent = pickle.loads(pickle.dumps(bare))
     assert jax.tree.structure(sent) == jax.tree.structure(bare), "what is compiled for one is compiled for the other"
-    with pytest.raises(ValueError, match="plant of the task 'spring' is not in this process"):
+    with pytest.raises(ValueError, match="The plant of the task 'spring' cannot be run"):
         sent.plant.execute(sent, None, 0)

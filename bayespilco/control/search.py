@@ -179,7 +179,7 @@ def search(
     descents = bool(earlier) + bool(random) + bool(earlier and random)
     progress = _Progress(descents + refinements * len(splits), on_progress)
     found = _first_descents(problem, earlier, random, evaluations, contest, workers, progress)
-    progress.finished = descents
+    progress.finished = len(found)
     if judge is not None:
         others = evaluations - contest
         fresh = found[1] if challenged else None

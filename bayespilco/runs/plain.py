@@ -26,6 +26,8 @@ import numpy as np
 from bayespilco.core.checks import unknown_name
 from bayespilco.core.precision import as_float64, float64
 from bayespilco.tasks import TASKS, Task
+from bayespilco.tasks.task import NO_PLANT as NO_PLANT
+from bayespilco.tasks.task import MissingPlant as MissingPlant
 
 FORMAT = "bayespilco task 1"
 FUNCTIONS = ("plant", "pose")
@@ -36,25 +38,6 @@ ELSEWHERE = ("logged",)
 
 class LeftOut(ValueError):
     """Something of a task that is not in its file, and is needed."""
-
-
-class MissingPlant:
-    """Stands in for the plant of a task that was read from a file. Whoever wants to run it is told where it is."""
-
-    def __call__(self, *_: object) -> Any:
-        raise LeftOut(NO_PLANT)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MissingPlant)
-
-    def __hash__(self) -> int:
-        return hash(MissingPlant)
-
-
-NO_PLANT = (
-    "this run has no plant equation: give --task file.py:task (in Python, task=). A run keeps everything of a task but "
-    "its code."
-)
 
 
 def task_text(task: Task, source: dict[str, str] | None = None) -> str:

@@ -50,11 +50,20 @@ class RealPlant(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class AbsentPlant:
-    """Stands in for the plant of a task that was sent to another process, where the model is all that is run."""
+class MissingPlant:
+    """Stands in for the plant of a task that was read from a file, or sent to another process.
+
+    Whoever wants to run it is told where it is.
+    """
 
     def execute(self, task: "Task", executor: Any, seed: int) -> Episode:
-        raise ValueError(f"The plant of the task {task.name!r} is not in this process, which runs models of it only.")
+        raise ValueError(f"The plant of the task {task.name!r} cannot be run: {NO_PLANT}")
+
+
+NO_PLANT = (
+    "this run has no plant equation: give --task file.py:task (in Python, task=). A run keeps everything of a task but "
+    "its code."
+)
 
 
 def _pairs(given: Mapping[str, str] | Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
@@ -508,7 +517,7 @@ class Task(eqx.Module):
 
     def without_plant(self) -> "Task":
         """What of a task can always be sent to another process: all but code and data."""
-        return dataclasses.replace(self, plant=AbsentPlant(), pose=None, logged=())
+        return dataclasses.replace(self, plant=MissingPlant(), pose=None, logged=())
 
     # The same plant with other sensors or delays.
 
@@ -524,8 +533,8 @@ class Task(eqx.Module):
         task = self if sensors is None else self.with_sensors(sensors)
         task = task if delay is None else task.with_delay(delay)
         task = task if dropout is None else task.with_dropout(dropout)
-        task = task if bursts is None else dataclasses.replace(task, bursts=bursts)
-        return (task if noise is None else task.with_noise(noise))._on_its_plant()
+        task = task if bursts is None else dataclasses.replace(task, bursts=bursts)._on_its_plant()
+        return task if noise is None else task.with_noise(noise)
 
     def with_sensors(self, names: Sequence[str]) -> "Task":
         """The task with only these of its sensors."""
