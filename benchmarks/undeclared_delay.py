@@ -68,9 +68,9 @@ def measure(records: Records, plant: Task, settings: Settings) -> dict[str, Any]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--delay", type=int, default=1)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--episodes", type=int, default=8)
+    parser.add_argument("--delay", type=int, default=1, help="how many steps late the plant is")
+    parser.add_argument("--seeds", type=int, default=3, help="how many runs, from seed 0 on")
+    parser.add_argument("--episodes", type=int, default=8, help="of each run")
     parser.add_argument("--out", type=Path, required=True, help="a file of JSON lines")
     given = parser.parse_args()
     task = tasks.cart_pole()

@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=10)
     parser.add_argument("--points", type=int, default=Settings.points)
     parser.add_argument("--evaluations", type=int, default=Settings.evaluations)
-    parser.add_argument("--positions", action="store_true", help="no sensors of velocities")
+    parser.add_argument("--positions", action="store_true", help="measure positions only, no velocities")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     startup.keep_compiled_code()

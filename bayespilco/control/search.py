@@ -212,7 +212,7 @@ def _first_descents(
 
     wide, third = problem.widened(WIDENING), max(evaluations // 3, 1)
     easy = wide._replace(predictor=MostLikely())
-    # Who waits for the random policies may as well improve the best earlier one.
+    # While the random policies are tried, the best earlier one is improved: no process waits.
     at_once = [_Descent(min(earlier, key=problem.value), [(problem, narrow)])] if earlier else []
     begun = workers.map(_descend, [*at_once, *(_Descent(policy, [(easy, evaluations)]) for policy in random)], watched)
     found, tried = begun[: len(at_once)], begun[len(at_once) :]

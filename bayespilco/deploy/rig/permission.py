@@ -12,10 +12,10 @@ from bayespilco.deploy.rig.protocols import Agent
 
 
 def require_main(what: str) -> None:
-    """End a process that is there to help, and is about to do what the program does itself.
+    """End a helper process that is about to run the user's script a second time.
 
-    A helper process imports the program that it helps. If that is a script without a guard, the helper would run it
-    again: two of them would move one plant.
+    A helper process imports the script that it helps. Without `if __name__ == "__main__":` that runs the whole script
+    again, and two processes would move one plant.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(
